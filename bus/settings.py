@@ -1,0 +1,29 @@
+"""Settings of how events and weights travel. Each is a table of the run configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from schemas.settings import Settings
+
+
+class LogSettings(Settings, frozen=True, kw_only=True):
+    """``[log]``: what is kept of the run's log."""
+
+    keep: Literal["all", "checkpoints"] = "all"
+    """All of it, or what steps after the oldest kept checkpoint need."""
+    max_gib: Annotated[float, msgspec.Meta(gt=0)] = 4.0
+    """Limit of the ROLLOUTS stream in GiB; publishers wait when it is reached."""
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
+    """Copies of each stream: 3 on a cluster."""
+
+
+class WeightsSettings(Settings, frozen=True, kw_only=True):
+    """``[weights]``: how weights go from trainer to generators."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which weights are published: float32 on the CPU, bfloat16 elsewhere."""
+    keep: Annotated[int, msgspec.Meta(ge=0)] = 8
+    """How many of the newest versions stay in the store; 0 keeps all."""

@@ -1,0 +1,168 @@
+"""Events to and from the bus: binary-mode CloudEvents, attributes as ``ce-`` headers and the payload raw.
+
+Headers repeat what people and filters need; they are hints. What is decided is decided on the payload.
+Source: CloudEvents NATS protocol binding 1.0.2, section 3.1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import msgspec
+
+from .errors import EventInvalid
+from .events import (
+    EVENT_TYPES,
+    AnyEvent,
+    Closed,
+    Control,
+    Dead,
+    Event,
+    GroupTask,
+    Rollout,
+    Step,
+    Weights,
+    event_name,
+    event_tag,
+)
+from .validation import validate
+
+E = TypeVar("E", bound=Event)
+
+JSON, MSGPACK = "application/json", "application/msgpack"
+MESSAGE_ID = "Nats-Msg-Id"
+_BY_TAG: dict[str, type[Event]] = {event_tag(kind): kind for kind in EVENT_TYPES}
+_json_encoder = msgspec.json.Encoder()
+_msgpack_encoder = msgspec.msgpack.Encoder()
+_json_decoder = msgspec.json.Decoder(AnyEvent)
+_msgpack_decoder = msgspec.msgpack.Decoder(AnyEvent)
+
+
+def content_type(kind: Event | type[Event]) -> str:
+    """MessagePack for events that carry bytes, JSON for all others."""
+    kind = kind if isinstance(kind, type) else type(kind)
+    return MSGPACK if kind in (Rollout, Dead) else JSON
+
+
+def encode(event: Event) -> bytes:
+    """The payload of a valid event. Raises EventInvalid for an event that breaks a rule."""
+    validate(event)
+    return (_msgpack_encoder if content_type(event) == MSGPACK else _json_encoder).encode(event)
+
+
+def decode(payload: bytes) -> AnyEvent:
+    """The valid event in ``payload``, whichever of the two encodings it has.
+
+    Raises EventInvalid naming what was expected, what came, and where.
+    """
+    # A JSON object begins with "{"; as MessagePack that byte is the integer 123, which is no event.
+    decoder = _json_decoder if payload[:1] == b"{" else _msgpack_decoder
+    try:
+        event = decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise EventInvalid(f"not a known event: {error}") from None
+    validate(event)
+    return event
+
+
+def decode_as(payload: bytes, kind: type[E]) -> E:
+    """The event in ``payload``, which must be of one type. Raises EventInvalid otherwise."""
+    event = decode(payload)
+    if not isinstance(event, kind):
+        raise EventInvalid(f"expected {event_tag(kind)}, got {event_tag(event)}")
+    return event
+
+
+def message_id(event: Event) -> str | None:
+    """The id under which the same event, sent again, is the same message; None for ledger events.
+
+    The ledger uses no message id: a duplicate acknowledgement would hide a lost race (see bus/ledger.py).
+    """
+    match event:
+        case GroupTask(group=group):
+            return f"task.{event.run}.{group}"
+        case Rollout(group=group, member=member):
+            return f"rollout.{event.run}.{group}.{member}"
+        case Dead(stream=stream, sequence=sequence) if sequence:
+            return f"dead.{stream}.{sequence}"
+        case _:
+            return None
+
+
+def headers_of(event: Event, *, source: str, now: datetime | None = None) -> dict[str, str]:
+    """CloudEvents attributes and hints for people, as NATS headers.
+
+    ``source`` is ``<role>/<id>`` of the publisher.
+    """
+    identity = message_id(event)
+    headers = {
+        "ce-specversion": "1.0",
+        "ce-type": f"headrace.{event_tag(event)}",
+        "ce-source": f"/{event.run}/{source}",
+        "ce-id": identity or f"{event_name(event)}.{event.run}.{_body_id(event)}",
+        "ce-time": (now or datetime.now(UTC)).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "ce-datacontenttype": content_type(event),
+        "hr-run": event.run,
+    }
+    if identity:
+        headers[MESSAGE_ID] = identity
+    headers.update(_hints(event))
+    return headers
+
+
+def _body_id(event: Event) -> str:
+    return hashlib.sha256(msgspec.msgpack.encode(event)).hexdigest()[:16]
+
+
+def _hints(event: Event) -> dict[str, str]:
+    match event:
+        case GroupTask():
+            return {"hr-env": event.env, "hr-group": str(event.group), "hr-least-version": str(event.least_version)}
+        case Rollout():
+            return _rollout_hints(event)
+        case Closed():
+            return {"hr-group": str(event.group), "hr-reason": event.reason}
+        case Step():
+            return {"hr-step": str(event.number)}
+        case Weights():
+            return {"hr-version": str(event.version), "hr-sha256": event.sha256}
+        case Control():
+            return {"hr-action": event.action}
+        case Dead():
+            return {"hr-reason": event.reason.splitlines()[0][:200] if event.reason else ""}
+    return {}
+
+
+def _rollout_hints(rollout: Rollout) -> dict[str, str]:
+    hints = {
+        "hr-env": rollout.env,
+        "hr-group": str(rollout.group),
+        "hr-member": str(rollout.member),
+        "hr-tokens": str(len(rollout.tokens) // 4),
+        "hr-generator": rollout.generator,
+    }
+    if rollout.spans:
+        hints["hr-version-min"] = str(rollout.least_version)
+        hints["hr-version-max"] = str(rollout.greatest_version)
+    if rollout.reward is not None:
+        hints["hr-reward"] = f"{rollout.reward:.4f}"
+    if rollout.error is not None:
+        hints["hr-error"] = rollout.error.kind
+    return hints
+
+
+def as_json(event: Event, headers: Mapping[str, str] | None = None) -> bytes:
+    """One line of JSON for people and programs: packed arrays become lists."""
+    fields = msgspec.to_builtins(event, builtin_types=(bytes,))
+    match event:
+        case Rollout():
+            fields["tokens"] = event.token_ids().tolist()
+            fields["logprobs"] = [round(float(value), 6) for value in event.logprob_values()]
+        case Dead():
+            fields["payload"] = event.payload.hex()
+    if headers is not None:
+        fields["headers"] = dict(headers)
+    return _json_encoder.encode(fields)

@@ -1,0 +1,99 @@
+"""What types cannot say: lengths that agree, finite numbers, spans that cover the sampled tokens, bounds.
+
+``validate`` is called by the codec on both sides, so an invalid event is neither sent nor used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from .errors import EventInvalid
+from .events import Closed, Control, Event, GroupTask, Lifecycle, Metric, Rollout, Step, TrainedGroup
+
+MAX_ROLLOUT_TOKENS = 1_000_000
+"""8 MB of payload at 8 bytes a token: the largest message that NATS advises."""
+MAX_GROUP_SIZE = 4096
+MAX_TURNS = 100_000
+
+
+def validate(event: Event) -> None:
+    """Raise EventInvalid with the first rule that ``event`` breaks."""
+    match event:
+        case Rollout():
+            _check_rollout(event)
+        case GroupTask():
+            _require(event.size <= MAX_GROUP_SIZE, f"size {event.size} exceeds {MAX_GROUP_SIZE}")
+        case Step():
+            _check_step(event)
+        case Closed():
+            _check_finite(r for r in event.rewards if r is not None)
+            _check_finite(event.metrics.values())
+        case Metric():
+            _check_finite(event.gauges.values())
+        case Lifecycle():
+            _check_finite(event.details.values())
+        case Control():
+            _require((event.limit is not None) == (event.action == "limit"), "limit belongs to action 'limit'")
+
+
+def _require(holds: bool, reason: str) -> None:
+    if not holds:
+        raise EventInvalid(reason)
+
+
+def _check_finite(values: Iterable[float]) -> None:
+    for value in values:
+        _require(math.isfinite(value), f"number {value} is not finite")
+
+
+def _check_rollout(rollout: Rollout) -> None:
+    _require(len(rollout.tokens) % 4 == 0, "tokens is not a whole number of int32 values")
+    _require(len(rollout.logprobs) % 4 == 0, "logprobs is not a whole number of float32 values")
+    n_tokens, n_sampled = len(rollout.tokens) // 4, len(rollout.logprobs) // 4
+    _require(n_tokens <= MAX_ROLLOUT_TOKENS, f"{n_tokens} tokens exceed {MAX_ROLLOUT_TOKENS}")
+    _require(rollout.member < MAX_GROUP_SIZE, f"member {rollout.member} exceeds {MAX_GROUP_SIZE}")
+    _require(len(rollout.turns) <= MAX_TURNS, f"{len(rollout.turns)} turns exceed {MAX_TURNS}")
+    in_turns = sum(turn.context + turn.sampled for turn in rollout.turns)
+    _require(in_turns == n_tokens, f"turns cover {in_turns} of {n_tokens} tokens")
+    in_replies = sum(turn.sampled for turn in rollout.turns)
+    _require(in_replies == n_sampled, f"{n_sampled} logprobs for {in_replies} sampled tokens")
+    _check_spans(rollout, n_sampled)
+    if n_tokens:
+        _require(int(rollout.token_ids().min()) >= 0, "a token id is negative")
+    if n_sampled:
+        logprobs = rollout.logprob_values()
+        _require(bool(np.isfinite(logprobs).all()), "a logprob is not finite")
+        # A probability above one means that the numbers are not log-probabilities; 1e-3 allows for rounding.
+        _require(float(logprobs.max()) <= 1e-3, "a logprob is above 0")
+    _require((rollout.reward is None) == (rollout.error is not None), "exactly one of reward and error is needed")
+    _require(rollout.error is not None or n_sampled > 0, "a rollout with a reward has no sampled token")
+    _check_finite([] if rollout.reward is None else [rollout.reward])
+    _check_finite(rollout.metrics.values())
+
+
+def _check_spans(rollout: Rollout, n_sampled: int) -> None:
+    position, version = 0, -1
+    for span in rollout.spans:
+        _require(span.start == position, f"a span starts at {span.start}, expected {position}")
+        _require(span.end > span.start, f"the span at {span.start} is empty")
+        _require(span.version > version, f"version {span.version} follows version {version}")
+        position, version = span.end, span.version
+    _require(position == n_sampled, f"spans cover {position} of {n_sampled} sampled tokens")
+
+
+def _check_step(step: Step) -> None:
+    for group in step.groups:
+        _check_trained_group(group)
+    _check_finite(step.metrics.values())
+    trained = sum(a is not None for group in step.groups for a in group.advantages)
+    packed = sorted(i for micro_batch in step.packing for row in micro_batch for i in row)
+    _require(packed == list(range(trained)), f"packing does not hold each of {trained} members once")
+
+
+def _check_trained_group(group: TrainedGroup) -> None:
+    lengths = {len(group.sequences), len(group.rewards), len(group.advantages)}
+    _require(len(lengths) == 1, f"group {group.group}: lists differ in length")
+    _check_finite(value for value in group.rewards + group.advantages if value is not None)
