@@ -1,0 +1,23 @@
+"""How it travels: connecting, publishing, pulling, the ledger, moving weights, the embedded server."""
+
+from .connection import Bus, connect
+from .consumer import Consumer, ConsumerState, Delivery
+from .inbox import Inbox
+from .ledger import Ledger
+from .log import Logged, StreamState
+from .patience import OutOfPatience
+from .permissions import BUS_ROLES, BusRole, Permissions, permissions
+from .publication import Published, WrongSequence
+from .server import EmbeddedServer
+from .telemetry import Telemetry
+from .thread import BusThread
+from .topology import stream_config
+from .weights_store import Stored, WeightsStore
+from .wire import Address, ApiError, Denied, Unanswered
+
+__all__ = [
+    "BUS_ROLES", "Address", "ApiError", "Bus", "BusRole", "BusThread", "Consumer", "ConsumerState", "Delivery",
+    "Denied", "EmbeddedServer", "Inbox", "Ledger", "Logged", "OutOfPatience", "Permissions", "Published", "Stored",
+    "StreamState", "Telemetry", "Unanswered", "WeightsStore", "WrongSequence", "connect", "permissions",
+    "stream_config",
+]  # fmt: skip

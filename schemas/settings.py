@@ -70,7 +70,7 @@ def only_environment_names(environments: list[EnvironmentSettings]) -> list[str]
     """Their names. Raises ConfigError where none is given or two are the same."""
     names = [environment.name for environment in environments]
     if not names:
-        raise ConfigError("no [[environments]] table: add one with a name, for example name = \"reverse\"")
+        raise ConfigError('no [[environments]] table: add one with a name, for example name = "reverse"')
     doubled = {name for name in names if names.count(name) > 1}
     if doubled:
         raise ConfigError(f"environments.name {sorted(doubled)[0]!r} is used twice: give each its own name")

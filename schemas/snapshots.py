@@ -33,8 +33,8 @@ def export(folder: Path = SNAPSHOTS) -> list[Path]:
 def check(folder: Path = SNAPSHOTS, current: dict[str, JsonSchema] | None = None) -> list[str]:
     """What would make an old payload unreadable, one line each; empty when all is well.
 
-    A field may be added with a default. Removing one, retyping one, requiring a new one, dropping a type
-    without an upcast, or forgetting to export is a fault.
+    A field may be added with a default, and a choice of words may get another word. Removing a field, retyping
+    it, requiring a new one, dropping an event type, or forgetting to export is a fault.
     """
     now = schemas() if current is None else current
     recorded = {path.stem: msgspec.json.decode(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
@@ -66,7 +66,7 @@ def _breaking_fields(name: str, old: JsonSchema, new: JsonSchema) -> Iterator[st
     for field, old_type in old_fields.items():
         if field not in new_fields:
             yield f"{name}.{field} was removed"
-        elif _shape(new_fields[field]) != _shape(old_type):
+        elif not _still_reads(old_type, new_fields[field]):
             yield f"{name}.{field} was retyped"
     for field in sorted(set(new.get("required", ())) - set(old.get("required", ()))):
         yield f"{name}.{field} became required: give it a default"
@@ -74,11 +74,24 @@ def _breaking_fields(name: str, old: JsonSchema, new: JsonSchema) -> Iterator[st
 
 def _breaking_items(name: str, old: JsonSchema, new: JsonSchema) -> Iterator[str]:
     old_items, new_items = old["prefixItems"], new.get("prefixItems", [])
-    if [_shape(item) for item in new_items[: len(old_items)]] != [_shape(item) for item in old_items]:
+    if len(new_items) < len(old_items) or not all(map(_still_reads, old_items, new_items)):
         yield f"{name}: its positions changed"
     if new.get("minItems", 0) > old.get("minItems", 0):
         yield f"{name}: a new position became required: give it a default"
 
 
+def _still_reads(old: Any, new: Any) -> bool:
+    """Whether ``new`` is the same type as ``old``, except that it may allow more words where only some are allowed."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        old, new = _shape(old), _shape(new)
+        return old.keys() == new.keys() and all(
+            set(old[key]) <= set(new[key]) if key == "enum" else _still_reads(old[key], new[key]) for key in old
+        )
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(_still_reads, old, new))
+    return bool(old == new)
+
+
 def _shape(schema: JsonSchema) -> JsonSchema:
+    """Its constraints: what only describes a field is left out."""
     return {key: value for key, value in schema.items() if key not in ("description", "default", "title")}

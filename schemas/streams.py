@@ -47,9 +47,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
         return [subject_filter(run, kind) for kind in self.events]
 
 
-TASKS = StreamSpec(
-    kind="TASKS", events=(GroupTask,), discard="new", max_bytes=1024 * MIB, duplicate_window_s=120
-)
+TASKS = StreamSpec(kind="TASKS", events=(GroupTask,), discard="new", max_bytes=1024 * MIB, duplicate_window_s=120)
 ROLLOUTS = StreamSpec(
     kind="ROLLOUTS", events=(Rollout,), discard="new", max_bytes=16 * 1024 * MIB, duplicate_window_s=120
 )
@@ -64,9 +62,7 @@ TELEMETRY = StreamSpec(
     kind="TELEMETRY", events=(Lifecycle, Metric), discard="old", max_bytes=256 * MIB, duplicate_window_s=120
 )
 DEAD = StreamSpec(kind="DEAD", events=(Dead,), discard="new", max_bytes=256 * MIB, duplicate_window_s=120)
-CONTROL = StreamSpec(
-    kind="CONTROL", events=(Control,), discard="old", max_bytes=1 * MIB, duplicate_window_s=120
-)
+CONTROL = StreamSpec(kind="CONTROL", events=(Control,), discard="old", max_bytes=1 * MIB, duplicate_window_s=120)
 STREAMS: tuple[StreamSpec, ...] = (TASKS, ROLLOUTS, LEDGER, TELEMETRY, DEAD, CONTROL)
 
 

@@ -22,6 +22,7 @@ from .events import (
 
 PREFIX = "hr"
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_PART = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 def check_name(name: str, what: str) -> str:
@@ -38,17 +39,27 @@ def check_name(name: str, what: str) -> str:
 
 
 def subject_of(event: Event) -> str:
-    """The subject that ``event`` is published to."""
-    base = f"{PREFIX}.{event.run}.{event_name(event)}"
+    """The subject that ``event`` is published to.
+
+    Raises EventInvalid where a name in it has a character that a subject cannot carry.
+    """
+    parts = (PREFIX, event.run, event_name(event), *_details(event))
+    for part in parts:
+        if not _PART.fullmatch(part):
+            raise EventInvalid(f"{part!r} cannot be a part of a subject: use letters, digits, '_' or '-'")
+    return ".".join(parts)
+
+
+def _details(event: Event) -> tuple[str, ...]:
     match event:
         case GroupTask() | Rollout():
-            return f"{base}.{event.env}"
+            return (event.env,)
         case Lifecycle() | Metric():
-            return f"{base}.{event.role}.{event.id}"
+            return (event.role, event.id)
         case Dead():
-            return f"{base}.{event.stream}"
+            return (event.stream,)
         case Term() | Closed() | Step() | Weights() | Control():
-            return base
+            return ()
     raise EventInvalid(f"{type(event).__name__} has no subject")
 
 

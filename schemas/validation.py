@@ -7,25 +7,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from .errors import EventInvalid
 from .events import Closed, Control, Event, GroupTask, Lifecycle, Metric, Rollout, Step, TrainedGroup
+from .subjects import subject_of
 
 MAX_ROLLOUT_TOKENS = 1_000_000
 """8 MB of payload at 8 bytes a token: the largest message that NATS advises."""
 MAX_GROUP_SIZE = 4096
 MAX_TURNS = 100_000
+MAX_VERSION = 2**31 - 1
+"""Versions of tokens are kept as int32."""
+MAX_DATA_DEPTH = 64
+"""Levels of a task's ``data``; a stack cannot overflow on the way to an environment."""
 
 
 def validate(event: Event) -> None:
     """Raise EventInvalid with the first rule that ``event`` breaks."""
+    subject_of(event)
     match event:
         case Rollout():
             _check_rollout(event)
         case GroupTask():
             _require(event.size <= MAX_GROUP_SIZE, f"size {event.size} exceeds {MAX_GROUP_SIZE}")
+            _check_json(event.task.data)
         case Step():
             _check_step(event)
         case Closed():
@@ -49,12 +57,30 @@ def _check_finite(values: Iterable[float]) -> None:
         _require(math.isfinite(value), f"number {value} is not finite")
 
 
+def _check_json(value: Any, depth: int = 0) -> None:
+    _require(depth <= MAX_DATA_DEPTH, f"data is nested deeper than {MAX_DATA_DEPTH} levels")
+    match value:
+        case dict():
+            _require(all(isinstance(key, str) for key in value), "data has a key that is not text")
+            for inner in value.values():
+                _check_json(inner, depth + 1)
+        case list() | tuple():
+            for inner in value:
+                _check_json(inner, depth + 1)
+        case float():
+            _check_finite([value])
+        case _:
+            known = value is None or isinstance(value, (bool, int, str))
+            _require(known, f"data has a {type(value).__name__}, which is no JSON value")
+
+
 def _check_rollout(rollout: Rollout) -> None:
     _require(len(rollout.tokens) % 4 == 0, "tokens is not a whole number of int32 values")
     _require(len(rollout.logprobs) % 4 == 0, "logprobs is not a whole number of float32 values")
     n_tokens, n_sampled = len(rollout.tokens) // 4, len(rollout.logprobs) // 4
     _require(n_tokens <= MAX_ROLLOUT_TOKENS, f"{n_tokens} tokens exceed {MAX_ROLLOUT_TOKENS}")
-    _require(rollout.member < MAX_GROUP_SIZE, f"member {rollout.member} exceeds {MAX_GROUP_SIZE}")
+    _require(rollout.member < MAX_GROUP_SIZE, f"member {rollout.member} is not below {MAX_GROUP_SIZE}")
+    _require(rollout.generator.isprintable(), f"generator {rollout.generator!r} cannot be a header")
     _require(len(rollout.turns) <= MAX_TURNS, f"{len(rollout.turns)} turns exceed {MAX_TURNS}")
     in_turns = sum(turn.context + turn.sampled for turn in rollout.turns)
     _require(in_turns == n_tokens, f"turns cover {in_turns} of {n_tokens} tokens")
@@ -72,6 +98,7 @@ def _check_rollout(rollout: Rollout) -> None:
     _require(rollout.error is not None or n_sampled > 0, "a rollout with a reward has no sampled token")
     _check_finite([] if rollout.reward is None else [rollout.reward])
     _check_finite(rollout.metrics.values())
+    _check_finite((rollout.timings.started_at, rollout.timings.total_s, rollout.timings.sampling_s))
 
 
 def _check_spans(rollout: Rollout, n_sampled: int) -> None:
@@ -80,6 +107,7 @@ def _check_spans(rollout: Rollout, n_sampled: int) -> None:
         _require(span.start == position, f"a span starts at {span.start}, expected {position}")
         _require(span.end > span.start, f"the span at {span.start} is empty")
         _require(span.version > version, f"version {span.version} follows version {version}")
+        _require(span.version <= MAX_VERSION, f"version {span.version} exceeds {MAX_VERSION}")
         position, version = span.end, span.version
     _require(position == n_sampled, f"spans cover {position} of {n_sampled} sampled tokens")
 
@@ -87,7 +115,8 @@ def _check_spans(rollout: Rollout, n_sampled: int) -> None:
 def _check_step(step: Step) -> None:
     for group in step.groups:
         _check_trained_group(group)
-    _check_finite(step.metrics.values())
+    for metrics in (step.metrics, *step.env_metrics.values()):
+        _check_finite(metrics.values())
     trained = sum(a is not None for group in step.groups for a in group.advantages)
     packed = sorted(i for micro_batch in step.packing for row in micro_batch for i in row)
     _require(packed == list(range(trained)), f"packing does not hold each of {trained} members once")
@@ -97,3 +126,6 @@ def _check_trained_group(group: TrainedGroup) -> None:
     lengths = {len(group.sequences), len(group.rewards), len(group.advantages)}
     _require(len(lengths) == 1, f"group {group.group}: lists differ in length")
     _check_finite(value for value in group.rewards + group.advantages if value is not None)
+    without = {str(member) for member, advantage in enumerate(group.advantages) if advantage is None}
+    unknown = sorted(set(group.left_out) - without)
+    _require(not unknown, f"group {group.group}: left_out names {unknown}, which are not members without an advantage")

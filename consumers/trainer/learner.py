@@ -1,0 +1,39 @@
+"""What the trainer needs from the thing that learns; the torchtitan one is in ``titan``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from .micro_batch import MicroBatch
+
+
+class Learner(Protocol):
+    """A model with its optimizer, schedule and checkpoints."""
+
+    world_size: int
+
+    def step(self, micro_batches: Sequence[MicroBatch]) -> dict[str, float]:
+        """One optimizer update; returns loss, grad_norm, lr and other figures of the step."""
+        ...
+
+    def export(self) -> bytes:
+        """The parameters as safetensors with Hugging Face names, in the published dtype; same parameters, same bytes."""
+        ...
+
+    def load_weights(self, folder: Path) -> None:
+        """Take parameters from ``folder/model.safetensors``; optimizer and schedule stay as they are."""
+        ...
+
+    def save_checkpoint(self, step: int) -> None:
+        """Model, optimizer, schedule and random state after step ``step``; complete or not there."""
+        ...
+
+    def load_checkpoint(self, step: int) -> None:
+        """Raises CheckpointDamaged when it cannot be loaded."""
+        ...
+
+    def checkpoints(self) -> list[int]:
+        """Steps that have a complete checkpoint, oldest first."""
+        ...

@@ -1,0 +1,106 @@
+"""What happened between two steps, counted: rewards, what was left out, staleness of what was trained."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from schemas import Closed, Rollout, TrainedGroup
+
+from .groups import Member
+from .judgement import Rules, trained_tokens
+from .staleness import lags
+
+
+class Tally:
+    """Sums over the groups trained or closed since the last ``take``."""
+
+    def __init__(self) -> None:
+        self._rewards: list[float] = []
+        self._left_out: Counter[str] = Counter()
+        self._left_out_tokens: Counter[str] = Counter()
+        self._metrics: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._closed = 0
+
+    def closed(self, event: Closed) -> None:
+        """A group was left out whole."""
+        rewards = [reward for reward in event.rewards if reward is not None]
+        self._rewards += rewards
+        self._left_out[event.reason] += len(event.rewards)
+        self._left_out_tokens[event.reason] += event.sampled_tokens
+        self._closed += 1
+        for name, value in event.metrics.items():
+            self._metrics[event.env][name] += [value] * len(rewards)
+
+    def trained(self, group: TrainedGroup, rollouts: Mapping[int, Rollout]) -> None:
+        """A group is in the batch, some of its members perhaps left out."""
+        for number, sequence in enumerate(group.sequences):
+            rollout = rollouts[sequence]
+            if rollout.reward is not None:
+                self._rewards.append(rollout.reward)
+                for name, value in rollout.metrics.items():
+                    self._metrics[group.env][name].append(value)
+            reason = group.left_out.get(str(number))
+            if reason is not None:
+                self._left_out[reason] += 1
+                self._left_out_tokens[reason] += rollout.sampled_tokens
+
+    def duplicates(self, count: int) -> None:
+        if count:
+            self._left_out["duplicate"] += count
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Members left out, by reason."""
+        return dict(self._left_out)
+
+    @property
+    def left_out_tokens(self) -> dict[str, int]:
+        """Sampled tokens left out, by reason."""
+        return {reason: tokens for reason, tokens in self._left_out_tokens.items() if tokens}
+
+    def metrics(self) -> dict[str, float]:
+        metrics = {"groups_closed": float(self._closed), "rewards": float(len(self._rewards))}
+        if self._rewards:
+            metrics["reward_mean"] = float(np.mean(self._rewards))
+        return metrics
+
+    def env_metrics(self) -> dict[str, dict[str, float]]:
+        """Environment to means of its named metrics over members with a reward."""
+        return {
+            env: {name: float(np.mean(values)) for name, values in by_name.items()}
+            for env, by_name in self._metrics.items()
+        }
+
+
+def group_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Means of the named metrics over the members with a reward."""
+    rewarded = [rollout for rollout in rollouts if rollout.reward is not None]
+    names = {name for rollout in rewarded for name in rollout.metrics}
+    return {name: float(np.mean([r.metrics[name] for r in rewarded if name in r.metrics])) for name in sorted(names)}
+
+
+def staleness_metrics(
+    step: int, groups: Sequence[TrainedGroup], rollouts: Mapping[int, Rollout], rules: Rules
+) -> dict[str, float]:
+    """Off-policy steps of the tokens that ``step`` trains: greatest, mean; and how many tokens there are."""
+    parts = []
+    crossing = 0
+    for group in groups:
+        for sequence, advantage in zip(group.sequences, group.advantages, strict=True):
+            if advantage is None:
+                continue
+            rollout = rollouts[sequence]
+            trained_S = trained_tokens(Member(sequence, rollout), step, rules)[rollout.loss_mask()]
+            parts.append(lags(rollout.token_versions(), step)[trained_S])
+            crossing += len(rollout.spans) > 1
+    lags_N = np.concatenate(parts)
+    return {
+        "staleness_max": float(lags_N.max()),
+        "staleness_mean": float(lags_N.mean()),
+        "trained_tokens": float(lags_N.size),
+        "rollouts_trained": float(len(parts)),
+        "rollouts_of_several_versions": float(crossing),
+    }

@@ -1,0 +1,67 @@
+"""Attention within documents, for rows that hold several.
+
+Shape legend: R rows, L columns, N heads, H head dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from . import device  # noqa: F401
+
+# isort: split
+from torchtitan.protocols.module import Module
+
+
+class PackedAttention(Module):  # type: ignore[misc]  # torchtitan ships no types
+    """Inner attention of a torchtitan layer on the CPU: scaled dot products under a mask.
+
+    torchtitan has none that trains there: FlexAttention has no CPU backward, varlen attention needs CUDA.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Module.Config):  # type: ignore[misc]
+        """Nothing to set."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+
+    def forward(
+        self,
+        q_RLNH: torch.Tensor,
+        k_RLNH: torch.Tensor,
+        v_RLNH: torch.Tensor,
+        *,
+        attention_masks: torch.Tensor,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        **_: Any,
+    ) -> torch.Tensor:
+        """attention_masks: additive, as ``packed_mask`` makes it. Returns [R, L, N, H]."""
+        out_RNLH = F.scaled_dot_product_attention(
+            q_RLNH.transpose(1, 2),
+            k_RLNH.transpose(1, 2),
+            v_RLNH.transpose(1, 2),
+            attn_mask=attention_masks,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+        return out_RNLH.transpose(1, 2)
+
+
+def packed_mask(positions_RL: torch.Tensor) -> torch.Tensor:
+    """float32 [R, 1, L, L]: 0 where a token sees another, -inf elsewhere.
+
+    A token sees itself and the tokens before it in its own document; a document starts where the position is 0.
+    Additive, because the CPU kernel would turn a boolean mask into this form again in every layer.
+    """
+    columns = positions_RL.shape[1]
+    document_RL = torch.cumsum(positions_RL == 0, dim=1)
+    same_RLL = document_RL.unsqueeze(2) == document_RL.unsqueeze(1)
+    visible_RLL = same_RLL & torch.ones(columns, columns, dtype=torch.bool, device=positions_RL.device).tril()
+    mask_RLL = torch.zeros(visible_RLL.shape, device=positions_RL.device)
+    return mask_RLL.masked_fill_(~visible_RLL, float("-inf")).unsqueeze(1)

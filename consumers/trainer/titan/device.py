@@ -1,0 +1,13 @@
+"""Which device torchtitan uses. Every module of this package that imports torchtitan imports this one before."""
+
+from __future__ import annotations
+
+import torch
+import torchtitan.tools.utils as titan_utils
+
+# torchtitan's modules copy these names when they are imported; without an accelerator they would say "cuda".
+if not torch.cuda.is_available():
+    titan_utils.device_type = "cpu"
+    titan_utils.device_module = torch.cpu
+
+ON_CPU: bool = titan_utils.device_type == "cpu"

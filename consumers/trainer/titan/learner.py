@@ -1,0 +1,225 @@
+"""The learner: a model that takes optimizer steps on micro-batches, and gives its weights away.
+
+Shape legend: R rows, L columns, N trained tokens, V vocabulary.
+"""
+
+# ruff: noqa: N815  # shapes are in names
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from consumers.trainer.loss import LossSums, policy_loss, token_logprobs
+from consumers.trainer.micro_batch import MicroBatch, empty_micro_batch
+from consumers.trainer.packing import padded
+from consumers.trainer.settings import TrainerSettings
+from schemas import ModelError, WeightsError
+
+from .architecture import read_architecture
+from .attention import packed_mask
+from .device import ON_CPU
+
+# isort: split
+from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
+from torchtitan.distributed.utils import clip_grad_norm_
+
+from .checkpoints import Checkpoints
+from .model import TrainedLogits, adapter, build_config, build_model, hf_weights, load_hf_weights
+from .weights_file import read_weights, weights_bytes
+from .world import World, join_world
+
+
+class _Batch(NamedTuple):
+    """A micro-batch on the device."""
+
+    tokens_RL: torch.Tensor
+    positions_RL: torch.Tensor
+    sources_N: torch.Tensor
+    """int64: flat index of the token before each trained one: its logits predict it."""
+    targets_N: torch.Tensor
+    """int64: the trained tokens."""
+    behaviour_N: torch.Tensor
+    advantages_N: torch.Tensor
+
+
+class Learner:
+    """One model in training. Every method but ``checkpoints`` is collective: all ranks call it.
+
+    The same start, settings and micro-batches give the same bytes of weights, in one process on the CPU.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        settings: TrainerSettings,
+        *,
+        temperature: float,
+        dtype: Literal["float32", "bfloat16"],
+        seed: int,
+        steps: int,
+        checkpoints: Path,
+    ) -> None:
+        """Load the model and prepare its optimizer.
+
+        temperature: that of sampling, applied to logits before anything else. dtype: of exported weights.
+        steps: the run's; the schedule is constant after its warm-up. checkpoints: folder, made when needed.
+        Raises ModelError where ``model_dir`` is missing, incomplete or not supported.
+        """
+        self._settings, self._temperature = settings, temperature
+        self._dtype: torch.dtype = getattr(torch, dtype)
+        architecture = read_architecture(model_dir)
+        _set_determinism(settings.threads, seed)
+        self.world: World = join_world()
+        config = build_config(architecture, max_positions=padded(settings.row_tokens))
+        self._model = build_model(config, architecture, self.world)
+        self._adapter = adapter(config, architecture)
+        try:
+            self.load_weights(model_dir)
+        except WeightsError as error:
+            raise ModelError(str(error)) from None
+        self._logits = TrainedLogits(self._model)
+        self._optimizers = default_adamw(
+            lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay
+        ).build(model_parts=[self._model])
+        # torchtitan shortens a warm-up that is longer than the run; the rate of a step must not depend on `steps`.
+        self._schedule = LRSchedulersContainer.Config(warmup_steps=settings.warmup_steps, decay_ratio=0.0).build(
+            optimizers=self._optimizers, training_steps=max(steps, settings.warmup_steps)
+        )
+        self._checkpoints = Checkpoints(
+            checkpoints,
+            keep=settings.keep_checkpoints,
+            model=self._model,
+            optimizers=self._optimizers,
+            schedule=self._schedule,
+            world=self.world,
+        )
+
+    def step(self, micro_batches: Sequence[MicroBatch]) -> dict[str, float]:
+        """One optimizer update on this rank's micro-batches and those of the other ranks.
+
+        The loss is the mean over all trained tokens of all micro-batches and ranks. Returns the same metrics on
+        every rank: loss, grad_norm (before it is clipped), lr, and over the trained tokens ratio_mean,
+        ratio_max, clip_fraction, entropy and kl.
+        Raises ValueError where no token is trained, or one is at the start of a document.
+        """
+        batches, trained = self._agree(micro_batches)
+        sums = torch.zeros(5, dtype=torch.float64)
+        ratio_max = torch.zeros((), dtype=torch.float64)
+        for micro_batch in batches:
+            loss, entropy = self._loss(self._to_device(micro_batch))
+            torch.autograd.backward(loss.loss / trained)
+            sums += torch.stack([loss.loss.detach(), loss.ratio, loss.clipped, entropy, loss.kl]).cpu()
+            ratio_max = torch.maximum(ratio_max, loss.ratio_max.cpu())
+        grad_norm = clip_grad_norm_(list(self._model.parameters()), self._settings.max_grad_norm, foreach=True)
+        lr = self._schedule.schedulers[0].get_last_lr()[0]
+        self._optimizers.step()
+        self._schedule.step()
+        self._optimizers.zero_grad()
+        means = (self.world.sum(sums) / trained).tolist()
+        names = ("loss", "ratio_mean", "clip_fraction", "entropy", "kl")
+        metrics = dict(zip(names, means, strict=True))
+        return metrics | {
+            "ratio_max": float(self.world.max(ratio_max)),
+            "grad_norm": float(grad_norm),
+            "lr": float(lr),
+        }
+
+    @torch.no_grad()
+    def logprobs(self, micro_batch: MicroBatch) -> npt.NDArray[np.float32]:
+        """float32 [R, L]: log-probability of each trained token, at the sampling temperature; 0 elsewhere."""
+        batch = self._to_device(micro_batch)
+        logprobs_N, _ = self._token_logprobs(batch)
+        result = np.zeros(micro_batch.trained_RL.shape, np.float32)
+        result[micro_batch.trained_RL] = logprobs_N.cpu().numpy()
+        return result
+
+    @torch.no_grad()
+    def export(self) -> bytes:
+        """The weights as a safetensors file with Hugging Face's names, on rank 0; nothing on the others."""
+        weights = hf_weights(self._model, self._adapter)
+        return weights_bytes(weights, self._dtype) if self.world.rank == 0 else b""
+
+    @torch.no_grad()
+    def load_weights(self, folder: Path) -> None:
+        """Take the parameters from ``folder``/model.safetensors; the optimizer's state stays.
+
+        Raises WeightsError where the file is missing, damaged or of another model.
+        """
+        load_hf_weights(self._model, self._adapter, read_weights(folder), source=str(folder))
+
+    def save_checkpoint(self, step: int) -> None:
+        """Make checkpoint ``step`` of model, optimizer, schedule and random state: durable when this returns."""
+        self._checkpoints.save(step)
+
+    def load_checkpoint(self, step: int) -> None:
+        """Restore checkpoint ``step``. Raises CheckpointUnusable where it is missing, damaged or of another model."""
+        self._checkpoints.load(step)
+
+    def checkpoints(self) -> list[int]:
+        """Steps that have a complete checkpoint, ascending."""
+        return self._checkpoints.steps()
+
+    def close(self) -> None:
+        """Leave the other ranks."""
+        self._checkpoints.close()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def _agree(self, micro_batches: Sequence[MicroBatch]) -> tuple[list[MicroBatch], int]:
+        """As many micro-batches on every rank, and the number of trained tokens of all ranks."""
+        own = sum(micro_batch.trained_tokens for micro_batch in micro_batches)
+        trained = int(self.world.sum(torch.tensor(own)))
+        if trained == 0:
+            raise ValueError("a step without a trained token")
+        rounds = int(self.world.max(torch.tensor(len(micro_batches))))
+        return [*micro_batches, *[empty_micro_batch()] * (rounds - len(micro_batches))], trained
+
+    def _to_device(self, micro_batch: MicroBatch) -> _Batch:
+        if bool((micro_batch.trained_RL & (micro_batch.positions_RL == 0)).any()):
+            raise ValueError("the first token of a document is trained, which nothing predicts")
+        trained = micro_batch.trained_RL
+        device = self.world.device
+        return _Batch(
+            tokens_RL=torch.from_numpy(micro_batch.tokens_RL.astype(np.int64)).to(device),
+            positions_RL=torch.from_numpy(micro_batch.positions_RL.astype(np.int64)).to(device),
+            sources_N=torch.from_numpy(np.flatnonzero(trained) - 1).to(device),
+            targets_N=torch.from_numpy(micro_batch.tokens_RL[trained].astype(np.int64)).to(device),
+            behaviour_N=torch.from_numpy(micro_batch.logprobs_RL[trained]).to(device),
+            advantages_N=torch.from_numpy(micro_batch.advantages_RL[trained]).to(device),
+        )
+
+    def _token_logprobs(self, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        # One mask for all layers. On a GPU torchtitan makes its own from the positions (not run on a GPU yet).
+        masks: Any = packed_mask(batch.positions_RL) if ON_CPU else self._model.get_attention_masks(batch.positions_RL)
+        logits_NV = self._logits(batch.tokens_RL, batch.positions_RL, masks, batch.sources_N)
+        return token_logprobs(logits_NV, batch.targets_N, temperature=self._temperature)
+
+    def _loss(self, batch: _Batch) -> tuple[LossSums, torch.Tensor]:
+        """The loss, and the sum of the entropies."""
+        logprobs_N, entropies_N = self._token_logprobs(batch)
+        settings = self._settings
+        sums = policy_loss(
+            settings.loss,
+            logprobs_N,
+            batch.behaviour_N,
+            batch.advantages_N,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+        )
+        return sums, entropies_N.sum()
+
+
+def _set_determinism(threads: int, seed: int) -> None:
+    """Sums change with the number of threads, and some kernels with chance: fix both where it costs nothing."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    if ON_CPU:
+        torch.use_deterministic_algorithms(True)
+        # Otherwise every new tensor would be filled first, against reading what was never written.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -1,0 +1,209 @@
+"""A torchtitan model from a Hugging Face directory, and its weights in and out.
+
+Shape legend: R rows, L columns, N trained tokens, D model dimension, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from schemas import WeightsError
+
+from .architecture import Architecture
+from .attention import PackedAttention
+from .device import ON_CPU
+
+# isort: split
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+from torchtitan.distributed import ParallelDims
+from torchtitan.distributed import utils as titan_distributed
+from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear, RMSNorm, RoPE
+from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config
+from torchtitan.models.common.decoder import Decoder
+from torchtitan.models.common.param_init import skip_param_init
+from torchtitan.models.llama3 import Llama3Model, Llama3StateDictAdapter, parallelize_llama
+from torchtitan.models.llama3.model import Llama3TransformerBlock
+from torchtitan.models.qwen3 import Qwen3Model, Qwen3StateDictAdapter, parallelize_qwen3
+from torchtitan.models.qwen3.model import Qwen3TransformerBlock
+
+from .world import World
+
+# Every parameter is loaded from a file: nothing is initialized first.
+_NO_INIT = {"weight": skip_param_init}
+
+
+def build_config(architecture: Architecture, *, max_positions: int) -> Any:
+    """The configuration that torchtitan builds the model from, with rotary tables of ``max_positions``."""
+    a = architecture
+    model, block = (
+        (Qwen3Model, Qwen3TransformerBlock) if a.model_type == "qwen3" else (Llama3Model, Llama3TransformerBlock)
+    )
+    return model.Config(
+        dim=a.dim,
+        vocab_size=a.vocabulary,
+        enable_weight_tying=a.tied,
+        tok_embeddings=Embedding.Config(num_embeddings=a.vocabulary, embedding_dim=a.dim, param_init=_NO_INIT),
+        norm=_norm(a, a.dim),
+        lm_head=Linear.Config(in_features=a.dim, out_features=a.vocabulary, param_init=_NO_INIT),
+        layers=[_layer(block, a, _rope(a, max_positions)) for _ in range(a.layers)],
+    )
+
+
+def _layer(block: Any, a: Architecture, rope: RoPE.Config) -> Any:
+    # not run on a GPU yet: "varlen" takes its masks from model.get_attention_masks
+    inner_attention = PackedAttention.Config() if ON_CPU else get_attention_config("varlen")
+    return block.Config(
+        attention_norm=_norm(a, a.dim),
+        ffn_norm=_norm(a, a.dim),
+        attention=make_gqa_config(
+            dim=a.dim,
+            n_heads=a.heads,
+            n_kv_heads=a.kv_heads,
+            head_dim=a.head_dim,
+            wqkv_param_init=_NO_INIT,
+            wo_param_init=_NO_INIT,
+            inner_attention=inner_attention,
+            fuse_qkv=True,
+            rope=rope,
+            qk_norm=_norm(a, a.head_dim) if a.model_type == "qwen3" else None,
+        ),
+        feed_forward=make_ffn_config(dim=a.dim, hidden_dim=a.ffn_dim, w1_param_init=_NO_INIT, w2w3_param_init=_NO_INIT),
+    )
+
+
+def _norm(a: Architecture, size: int) -> Any:
+    return RMSNorm.Config(normalized_shape=size, eps=a.norm_eps, param_init=_NO_INIT)
+
+
+def _rope(a: Architecture, max_positions: int) -> Any:
+    if a.model_type == "qwen3":
+        return CosSinRoPE.Config(dim=a.head_dim, max_seq_len=max_positions, theta=a.rope_theta)
+    if a.rope_scaling is None:
+        return ComplexRoPE.Config(dim=a.head_dim, max_seq_len=max_positions, theta=a.rope_theta, scaling="none")
+    return ComplexRoPE.Config(
+        dim=a.head_dim,
+        max_seq_len=max_positions,
+        theta=a.rope_theta,
+        scaling="llama",
+        scaling_factor=a.rope_scaling.factor,
+        low_freq_factor=a.rope_scaling.low_freq_factor,
+        high_freq_factor=a.rope_scaling.high_freq_factor,
+        original_max_position_embeddings=a.rope_scaling.original_max_position_embeddings,
+    )
+
+
+def build_model(config: Any, architecture: Architecture, world: World) -> Decoder:
+    """The model on the world's device, sharded over its ranks where there are several; its weights are undefined."""
+    with torch.device("meta"):
+        model = config.build()
+    if world.sharded:
+        model = _shard(model, architecture, world)
+    model.to_empty(device=world.device)
+    with torch.no_grad():
+        model.init_states(buffer_device=None)  # the rotary tables; see _NO_INIT
+    model.train()
+    return model
+
+
+def _shard(model: Any, architecture: Architecture, world: World) -> Any:
+    # Two gloo ranks work with this backend only; the others need collectives that gloo lacks.
+    parallelism = ParallelismConfig(spmd_backend="partial_dtensor")
+    dims = ParallelDims.from_config(parallelism, world.size)
+    titan_distributed.set_spmd_backend(parallelism.spmd_backend)
+    dims.build_mesh()
+    parallelize = parallelize_qwen3 if architecture.model_type == "qwen3" else parallelize_llama
+    model = parallelize(
+        model,
+        parallel_dims=dims,
+        # not run on a GPU yet: bfloat16 for the arithmetic, float32 for parameters and sums
+        training=TrainingConfig(mixed_precision_param="float32" if ON_CPU else "bfloat16"),
+        parallelism=parallelism,
+        compile_config=CompileConfig(),
+        ac_config=None,
+        dump_folder="",
+    )
+    if ON_CPU:
+        for module in model.modules():
+            if hasattr(module, "set_force_sum_reduction_for_comms"):
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no averaging reduction
+    return model
+
+
+class TrainedLogits:
+    """The model's logits, computed only where the next token is trained.
+
+    Most tokens are prompts or padding, and the output matrix is a good part of a small model: the rows
+    that are not needed are left out before it.
+    """
+
+    def __init__(self, model: Decoder) -> None:
+        self._model = model
+        self._sources_N = torch.empty(0, dtype=torch.int64)
+        # A hook, because FSDP gathers the output matrix only for a call from within the model's forward.
+        model.lm_head.register_forward_pre_hook(self._select)
+
+    def __call__(
+        self, tokens_RL: torch.Tensor, positions_RL: torch.Tensor, masks: Any, sources_N: torch.Tensor
+    ) -> torch.Tensor:
+        """[N, V] after the tokens at the flat indices ``sources_N`` (row * L + column)."""
+        self._sources_N = sources_N
+        logits: torch.Tensor = self._model(tokens_RL, attention_masks=masks, positions=positions_RL)
+        return logits
+
+    def _select(self, module: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        return (args[0].flatten(0, 1).index_select(0, self._sources_N),)
+
+
+def adapter(config: Any, architecture: Architecture) -> Any:
+    """The translation between torchtitan's names and shapes and Hugging Face's."""
+    kind = Qwen3StateDictAdapter if architecture.model_type == "qwen3" else Llama3StateDictAdapter
+    return kind(config, None)
+
+
+def hf_weights(model: Decoder, adapter: Any) -> dict[str, torch.Tensor]:
+    """Whole tensors under Hugging Face's names, in the parameters' type. All ranks must call it."""
+    whole = {name: _whole(value) for name, value in model.state_dict().items()}
+    translated: dict[str, torch.Tensor] = adapter.to_hf(whole)
+    return translated
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    return value.full_tensor().detach() if isinstance(value, DTensor) else value.detach()
+
+
+def load_hf_weights(model: Decoder, adapter: Any, weights: dict[str, torch.Tensor], *, source: str) -> None:
+    """Copy whole tensors under Hugging Face's names into the model; each rank takes its shard.
+
+    Raises WeightsError, naming ``source``, where names or shapes are not the model's; nothing is copied then.
+    """
+    state = model.state_dict()
+    with torch.device("meta"):
+        expected = adapter.to_hf({name: torch.empty(value.shape) for name, value in state.items()})
+    weights = {name: value for name, value in weights.items() if not name.endswith("rotary_emb.inv_freq")}
+    if "lm_head.weight" not in expected:
+        weights.pop("lm_head.weight", None)  # some directories repeat a tied matrix
+    _check_names(expected, weights, source)
+    titan = adapter.from_hf({name: value.float() for name, value in weights.items()})
+    for name, value in titan.items():
+        target = state[name]
+        if isinstance(target, DTensor):
+            titan[name] = distribute_tensor(
+                value.to(target.device), target.device_mesh, target.placements, src_data_rank=None
+            )
+    # Not strict, because fused projections are translated on the way in; the names were checked above.
+    model.load_state_dict(titan, strict=False)
+
+
+def _check_names(expected: dict[str, torch.Tensor], weights: dict[str, torch.Tensor], source: str) -> None:
+    for name in sorted(expected.keys() | weights.keys()):
+        if name not in weights:
+            raise WeightsError(f"{source} lacks the tensor {name}: it does not fit the model's config.json")
+        if name not in expected:
+            raise WeightsError(f"{source} has an unknown tensor {name}: it does not fit the model's config.json")
+        want, have = list(expected[name].shape), list(weights[name].shape)
+        if want != have:
+            raise WeightsError(f"{source} has {name} of shape {have}, the model's config.json asks for {want}")

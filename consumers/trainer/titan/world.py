@@ -1,0 +1,65 @@
+"""The processes that train together: one, or as many as torchrun started."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from .device import ON_CPU
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of this process among the ranks."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the model goes through FSDP.
+
+        One process on the CPU needs neither shards nor a process group. On a GPU FSDP brings the mixed
+        precision as well, so it is used for one process too.
+        """
+        return self.size > 1 or self.device.type != "cpu"
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """``values`` added up over all ranks."""
+        return self._reduce(values, dist.ReduceOp.SUM)
+
+    def max(self, values: torch.Tensor) -> torch.Tensor:
+        """The greatest of ``values`` over all ranks."""
+        return self._reduce(values, dist.ReduceOp.MAX)
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+    def _reduce(self, values: torch.Tensor, operation: Any) -> torch.Tensor:
+        if self.size > 1:
+            dist.all_reduce(values, op=operation)
+        return values
+
+
+def join_world() -> World:
+    """Join the ranks that torchrun's environment variables name; without them be the only one.
+
+    A single process opens no port: its process group, where it needs one, lives in its own memory.
+    """
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if ON_CPU:
+        device = torch.device("cpu")
+    else:  # not run on a GPU yet
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    world = World(rank=rank, size=size, device=device)
+    if world.sharded and not dist.is_initialized():
+        # Without a store, the address of rank 0 comes from the environment.
+        store = torch._C._distributed_c10d.HashStore() if size == 1 else None
+        dist.init_process_group("gloo" if ON_CPU else "cuda:nccl,cpu:gloo", store=store, rank=rank, world_size=size)
+    return world

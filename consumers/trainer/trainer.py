@@ -1,0 +1,245 @@
+"""The trainer: collects a batch, takes a step, commits it, and announces the weights.
+
+One loop, synchronous, on the main thread; NATS has its own thread, so that the server's pings are answered and
+rollouts are prefetched while a step computes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from bus import BusThread
+from schemas import Step, Term, TrainedGroup
+
+from .batch import lengths, micro_batches
+from .collector import Collector, Inbox
+from .groups import Assembly
+from .interrupt import Interrupt
+from .judgement import Rules
+from .learner import Learner
+from .ledger_view import LedgerView
+from .packing import pack
+from .publication import Exported, Publication
+from .recovery import load_newest_checkpoint, read_ledger, train_again
+from .settings import TrainerSettings
+from .tally import Tally, staleness_metrics
+
+log = logging.getLogger("headrace.trainer")
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step records about where it was computed."""
+
+    config_digest: str
+    seed: int
+    libraries: dict[str, str]
+    cpu: dict[str, str]
+
+
+class RolloutInbox(Inbox, Protocol):
+    """An Inbox that is acknowledged up to the low-water mark, which is for people to see: the ledger is the cursor."""
+
+    def ack_through(self, sequence: int) -> bool: ...
+
+
+class Trainer:
+    """Trains from the ledger's last committed step to step ``steps``.
+
+    ``open_inbox`` gives the rollouts from a sequence of ROLLOUTS on.
+    """
+
+    def __init__(
+        self,
+        thread: BusThread,
+        learner: Learner,
+        publication: Publication,
+        open_inbox: Callable[[int], RolloutInbox],
+        settings: TrainerSettings,
+        rules: Rules,
+        provenance: Provenance,
+        *,
+        run: str,
+        steps: int,
+        interrupt: Interrupt,
+    ) -> None:
+        self._thread = thread
+        self._learner = learner
+        self._publication = publication
+        self._open_inbox = open_inbox
+        self._settings = settings
+        self._rules = rules
+        self._provenance = provenance
+        self._run = run
+        self._steps = steps
+        self._interrupt = interrupt
+        self._checkpoint = 0
+        self._waited_s = 0.0
+        self.gauges: dict[str, float] = {}
+        """What telemetry publishes; read from the NATS thread."""
+        self.version = 0
+
+    def run(self, on_version: Callable[[int], None]) -> None:
+        """Recover, then step until the last one. ``on_version`` is told of each version that is announced.
+
+        Raises Fenced, LogGap and other HeadraceErrors; Interrupted when asked to end.
+        """
+        view, exported = self._recover()
+        collector = self._collector(view)
+        self._announce_missing(view, exported)
+        on_version(self.version)
+        while self.version < self._steps:
+            exported = self._step(self.version + 1, collector, exported)
+            on_version(self.version)
+        log.info("step %d of %d is committed: the run is finished", self.version, self._steps)
+
+    def _recover(self) -> tuple[LedgerView, Exported]:
+        view = read_ledger(self._thread)
+        self._publication.append(
+            Term(
+                run=self._run,
+                instance=self._settings.instance,
+                committed=view.committed,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+            )
+        )
+        self._checkpoint = load_newest_checkpoint(self._learner, view.committed)
+        if not self._learner.checkpoints():
+            self._learner.save_checkpoint(0)
+        if view.committed:
+            log.info("step %d is committed, checkpoint %d is loaded", view.committed, self._checkpoint)
+        exported = train_again(
+            self._thread, self._learner, view, self._rules, after=self._checkpoint, on_step=self._compare
+        )
+        self.version = view.committed
+        return view, self._published(view, exported)
+
+    def _published(self, view: LedgerView, exported: Exported) -> Exported:
+        """Keep one version one set of weights: where training again gave others, take the announced ones.
+
+        On one CPU process the digests are equal; elsewhere sums may differ in their last bits.
+        """
+        if view.last_step is None or exported.sha256 == view.last_step.weights_after:
+            return exported
+        if view.weights is None or view.weights.version < view.committed:
+            return exported
+        log.warning("training again gave other weights %d: the announced ones are loaded", view.committed)
+        self._learner.load_weights(self._publication.fetch(view.weights))
+        return Exported.of(self._learner.export())
+
+    def _compare(self, step: Step, metrics: dict[str, float], sha256: str) -> None:
+        same = "the same weights" if sha256 == step.weights_after else f"other weights: {sha256[:12]}"
+        log.info("step %d trained again from the log: loss %.6f, %s", step.number, metrics["loss"], same)
+
+    def _announce_missing(self, view: LedgerView, exported: Exported) -> None:
+        if view.weights is None or view.weights.version < view.committed:
+            self._publication.weights(view.committed, exported)
+
+    def _collector(self, view: LedgerView) -> Collector:
+        low_water = 0 if view.last_step is None else view.last_step.low_water
+        self._inbox = self._open_inbox(low_water + 1)
+        assembly = Assembly(self._settings.group_size, view.settled, last_sequence=low_water)
+        assembly.seen = 0 if view.last_step is None else view.last_step.rollouts_seen
+        collector = Collector(
+            self._inbox,
+            assembly,
+            self._rules,
+            run=self._run,
+            groups_per_step=self._settings.groups_per_step,
+            close=self._publication.close,
+            bury=self._publication.bury,
+        )
+        for closed in view.closed_since_step:
+            collector.tally.closed(closed)
+        return collector
+
+    def _step(self, number: int, collector: Collector, before: Exported) -> Exported:
+        began = time.monotonic()
+        groups, rollouts = collector.collect(number, lambda: self._show(collector))
+        collected = time.monotonic()
+        packing = pack(
+            lengths(groups, rollouts),
+            row_tokens=self._settings.row_tokens,
+            micro_batch_tokens=self._settings.micro_batch_tokens,
+        )
+        metrics = self._learner.step(micro_batches(number, groups, packing, rollouts, self._rules))
+        after = Exported.of(self._learner.export())
+        trained = time.monotonic()
+        metrics |= staleness_metrics(number, groups, rollouts, self._rules)
+        metrics |= {"wait_s": collected - began, "train_s": trained - collected, "rollouts_held": collector.held}
+        with self._interrupt.deferred():
+            tally = collector.next_tally()
+            step = self._record(number, groups, packing, tally, metrics, before, after, collector)
+            self._commit(step, after)
+            collector.settle(groups)
+        self._report(step, time.monotonic() - trained)
+        return after
+
+    def _record(
+        self,
+        number: int,
+        groups: list[TrainedGroup],
+        packing: list[list[list[int]]],
+        tally: Tally,
+        metrics: dict[str, float],
+        before: Exported,
+        after: Exported,
+        collector: Collector,
+    ) -> Step:
+        return Step(
+            run=self._run,
+            number=number,
+            instance=self._settings.instance,
+            groups=groups,
+            packing=packing,
+            left_out=tally.left_out,
+            left_out_tokens=tally.left_out_tokens,
+            rollouts_seen=collector.seen,
+            low_water=collector.low_water(groups),
+            config_digest=self._provenance.config_digest,
+            weights_before=before.sha256,
+            weights_after=after.sha256,
+            seed=self._provenance.seed,
+            checkpoint=self._checkpoint,
+            libraries=self._provenance.libraries,
+            threads=self._settings.threads,
+            cpu=self._provenance.cpu,
+            world_size=self._learner.world_size,
+            metrics=metrics | tally.metrics(),
+            env_metrics=tally.env_metrics(),
+        )
+
+    def _commit(self, step: Step, after: Exported) -> None:
+        """Step, weights, announcement, low-water mark, in this order: each is durable before the next begins."""
+        self._publication.append(step)
+        self._publication.weights(step.number, after)
+        self._inbox.ack_through(step.low_water)
+        self.version = step.number
+        if step.number % self._settings.checkpoint_every == 0 or step.number == self._steps:
+            self._learner.save_checkpoint(step.number)
+            self._checkpoint = step.number
+
+    def _show(self, collector: Collector) -> None:
+        self.gauges["rollouts_held"] = collector.held
+
+    def _report(self, step: Step, commit_s: float) -> None:
+        metrics = step.metrics
+        self._waited_s += metrics["wait_s"]
+        self.gauges |= {
+            "step": step.number,
+            "waited_s": self._waited_s,
+            "rollouts_held": metrics["rollouts_held"],
+            "commit_s": commit_s,
+        }
+        log.info(
+            "step %d: reward %.3f loss %.4f grad norm %.3f staleness %.2f, %d tokens, waited %.2f s, trained %.2f s",
+            step.number, metrics.get("reward_mean", float("nan")), metrics["loss"], metrics["grad_norm"],
+            metrics["staleness_mean"], metrics["trained_tokens"], metrics["wait_s"], metrics["train_s"],
+        )  # fmt: skip

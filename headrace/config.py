@@ -1,0 +1,224 @@
+"""The run configuration: one TOML file, ``--set KEY=VALUE`` on top of it, checked once when it is loaded.
+
+Everything wrong with a configuration is a ConfigError of one line, with the remedy, before anything starts.
+A component gets its own table, never the whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bus.settings import LogSettings, WeightsSettings
+from consumers.sinks.settings import ArchiveSettings, MetricsSettings
+from consumers.trainer.settings import TrainerSettings
+from headrace.keys import check_keys, override, what_is_wrong
+from headrace.settings import SupervisorSettings
+from producers.generator.settings import GeneratorSettings
+from schemas import ConfigError, RunError
+from schemas.settings import (
+    EnvironmentSettings,
+    ModelSettings,
+    PolicySettings,
+    RunSettings,
+    Settings,
+    only_environment_names,
+)
+from schemas.validation import MAX_ROLLOUT_TOKENS
+
+FILE_NAME = "config.json"
+"""The resolved configuration in a run's folder."""
+MAX_INTEGER = 2**63 - 1
+"""What other readers of the stored configuration can hold."""
+MAX_SEED = 2**32 - 1
+"""NumPy, which the inference engine seeds as well, takes no greater seed and no negative one."""
+
+
+class RunConfig(Settings, frozen=True, kw_only=True):
+    """All tables of a run. ``[run]``, ``[model]`` and ``[[environments]]`` must be given; the rest has defaults."""
+
+    run: RunSettings
+    model: ModelSettings
+    environments: list[EnvironmentSettings]
+    policy: PolicySettings = PolicySettings()
+    generator: GeneratorSettings = GeneratorSettings()
+    trainer: TrainerSettings = TrainerSettings()
+    weights: WeightsSettings = WeightsSettings()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    archive: ArchiveSettings = ArchiveSettings()
+    supervisor: SupervisorSettings = SupervisorSettings()
+
+    def __post_init__(self) -> None:
+        only_environment_names(self.environments)
+        for impossible, message in self._combinations():
+            if impossible:
+                raise ConfigError(message)
+
+    def _combinations(self) -> Iterator[tuple[bool, str]]:
+        """What no single table can check: whether it is impossible, and what to say then."""
+        run, generator, trainer = self.run, self.generator, self.trainer
+        yield (
+            not 0 <= run.seed <= MAX_SEED,
+            f"run.seed {run.seed} is out of range: use 0 to {MAX_SEED}",
+        )
+        yield (
+            generator.max_model_len > MAX_ROLLOUT_TOKENS,
+            f"generator.max_model_len {generator.max_model_len} does not fit into one message: "
+            f"use at most {MAX_ROLLOUT_TOKENS}",
+        )
+        yield (
+            trainer.row_tokens < generator.max_model_len,
+            f"trainer.row_tokens {trainer.row_tokens} is below generator.max_model_len {generator.max_model_len}: "
+            "the longest rollout must fit into a row, so raise the first or lower the second",
+        )
+        yield (
+            generator.concurrency < trainer.group_size,
+            f"generator.concurrency {generator.concurrency} is below trainer.group_size {trainer.group_size}: "
+            "a generator plays a group's members at once, so raise the first or lower the second",
+        )
+        yield (
+            trainer.data_parallel > 1,
+            f"trainer.data_parallel {trainer.data_parallel}: the trainer has one process only so far, so set it to 1",
+        )
+
+
+def load(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration in the file ``path``, with each ``KEY=VALUE`` of ``overrides`` set on top.
+
+    The file is TOML, or the JSON of a run's folder where its name ends so.
+    Keys are dotted (``trainer.lr``, ``environments.0.args.length``); values are TOML, or text where they are not.
+    Raises ConfigError with one line that names the file or ``--set``, the key, and the remedy.
+    """
+    path = Path(path)
+    data = _read_json(path) if path.suffix == ".json" else _read_toml(path)
+    overridden = [override(RunConfig, data, text) for text in overrides]
+    return _build(data, source=str(path), overridden=overridden)
+
+
+def store(config: RunConfig, folder: Path) -> Path:
+    """Write the resolved configuration into a run's folder, so that the run can go on and be trained again."""
+    path = folder / FILE_NAME
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
+    return path
+
+
+def stored(folder: Path) -> RunConfig:
+    """The configuration that ``store`` wrote.
+
+    Raises RunError where there is none, and ConfigError where this version cannot use it.
+    """
+    path = folder / FILE_NAME
+    return _build(_read_json(path), source=str(path), overridden=())
+
+
+def digest(config: RunConfig) -> str:
+    """sha256, in hexadecimal, of the part that decides what is trained; see ``DECISIVE``.
+
+    The model's weights and the environment's make-up (threads, libraries, processes) are recorded beside it.
+    """
+    canonical = json.dumps(_decisive(config), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """What decides what is trained and is not the same, as lines ``trainer.lr: 0.0005 -> 0.001``."""
+    before, after = _decisive(old), _decisive(new)
+    return [
+        f"{key}: {json.dumps(before.get(key))} -> {json.dumps(after.get(key))}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+
+
+DECISIVE = ("run.seed", "policy", "environments", "generator.max_model_len", "generator.prefix_on_swap", "trainer",
+            "weights.dtype")  # fmt: skip
+"""Keys, or tables, that decide what is trained. A new key of such a table counts until it is named below."""
+INDIFFERENT = ("trainer.instance", "trainer.threads", "trainer.checkpoint_every", "trainer.keep_checkpoints",
+               "trainer.data_parallel")  # fmt: skip
+"""Keys of those tables that do not. Threads and processes do decide bits: each step records the real ones."""
+
+
+def _decisive(config: RunConfig) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in _flat(msgspec.to_builtins(config))
+        if key.startswith(tuple(f"{prefix}." for prefix in DECISIVE)) or key in DECISIVE
+        if key not in INDIFFERENT
+    }
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves by dotted key; empty tables and lists are leaves too."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    leaf = True
+    for key, item in items:
+        leaf = False
+        yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
+    if leaf:
+        yield prefix, value
+
+
+def _build(data: dict[str, Any], *, source: str, overridden: Sequence[str]) -> RunConfig:
+    try:
+        check_keys(RunConfig, data)
+        for key, value in _flat(data):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{key} is {value}: use a finite number")
+            if isinstance(value, int) and abs(value) > MAX_INTEGER:
+                raise ConfigError(f"{key} is {value}: use a number of at most {MAX_INTEGER}")
+        return msgspec.convert(data, RunConfig)
+    except msgspec.ValidationError as error:
+        message = what_is_wrong(RunConfig, data, str(error))
+    except ConfigError as error:
+        message = str(error)
+    raise ConfigError(f"{_at_fault(message, source, overridden)}: {message}")
+
+
+def _at_fault(message: str, source: str, overridden: Sequence[str]) -> str:
+    """What was given on the command line is wrong there, not in the file. A message begins with its key."""
+    wrong = f"{message.split(' ', 1)[0].rstrip(':')}."
+    return "--set" if any(wrong.startswith(f"{key}.") or f"{key}.".startswith(wrong) for key in overridden) else source
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{path.parent} holds no run: there is no {path.name} in it; see headrace runs") from None
+    except ValueError as error:
+        raise RunError(f"{path} is damaged ({error}): take the configuration that the run began with") from None
+    return data
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no configuration {path}: {_near_files(path)}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; name a TOML file, see configs/") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}; correct that line") from None
+
+
+def _near_files(path: Path) -> str:
+    """A remedy that names the files which could have been meant."""
+    found = sorted({*path.parent.glob("*.toml"), *Path("configs").glob("*.toml")})
+    by_stem = {file.stem: file for file in reversed(found)}
+    near = [by_stem[stem] for stem in difflib.get_close_matches(path.stem, by_stem, n=1)]
+    if near:
+        return f"did you mean {near[0]}?"
+    if found:
+        return f"there are {', '.join(str(file) for file in found[:8])}"
+    return "give the path of a TOML file, for example one of the repository's configs/"

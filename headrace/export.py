@@ -1,0 +1,109 @@
+"""A run's weights as an ordinary Hugging Face directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from bus import Bus, WeightsStore
+from schemas import LEDGER, ModelError, RunError, Weights, WeightsError
+
+from .config import RunConfig
+from .folder import RunFolder
+
+COMPANIONS = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+    "chat_template.json",
+)  # fmt: skip
+"""Files of a model that training does not change; a directory has some of them."""
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written."""
+
+    folder: str
+    version: int
+    sha256: str
+    dtype: str
+
+
+async def announced(bus: Bus) -> dict[int, Weights]:
+    """Version to its event, of all that the run announced."""
+    found: dict[int, Weights] = {}
+    async for logged in bus.read(LEDGER, kinds=(Weights,)):
+        assert isinstance(logged.event, Weights)
+        found[logged.event.version] = logged.event
+    return found
+
+
+def export_model(
+    config: RunConfig, folder: RunFolder, weights: dict[int, Weights], version: int | None, target: Path
+) -> Exported:
+    """Write ``version`` (None: the newest that is stored) of a run's weights to ``target``, verified.
+
+    ``weights``: what the run announced. ``target`` appears whole or not at all; it may exist empty.
+    Raises RunError where ``target`` holds something, ModelError where the model that the run began with is gone,
+    WeightsError where the version was never made, is no longer stored (it names those that are), or is damaged.
+    """
+    _refuse_to_overwrite(target)
+    source = Path(config.model.path)
+    if not (source / "config.json").is_file():
+        raise ModelError(
+            f"{source} is gone, whose configuration and tokenizer the export needs: put the model that the run "
+            "began with there again (model.path)"
+        )
+    store = WeightsStore(folder.weights, config.weights.keep)
+    chosen = _choose(weights, store, version, folder)
+    stored = store.fetch(chosen)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        for name in COMPANIONS:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, aside / name)
+        _set_dtype(aside / "config.json", chosen.dtype)
+        shutil.copyfile(stored / "model.safetensors", aside / "model.safetensors")
+        aside.chmod(0o755)
+        aside.replace(target)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return Exported(folder=str(target), version=chosen.version, sha256=chosen.sha256, dtype=chosen.dtype)
+
+
+def _refuse_to_overwrite(target: Path) -> None:
+    if target.exists() and not target.is_dir():
+        raise RunError(f"{target} is a file: give a new or an empty directory")
+    if target.is_dir() and any(target.iterdir()):
+        raise RunError(f"{target} is not empty: give a new or an empty directory")
+
+
+def _choose(weights: dict[int, Weights], store: WeightsStore, version: int | None, folder: RunFolder) -> Weights:
+    available = [
+        each for each, sha256 in store.versions().items() if each in weights and weights[each].sha256 == sha256
+    ]
+    if not available:
+        raise WeightsError(
+            f"run {folder.name!r} has no weights in {folder.weights}: it made none, or they were removed"
+        )
+    version = available[-1] if version is None else version
+    if version not in available:
+        never = "" if version in weights else " (and was never announced)"
+        raise WeightsError(
+            f"weights {version} of run {folder.name!r} are not in the store{never}; it has "
+            f"{', '.join(str(each) for each in available)} (weights.keep = 0 keeps all)"
+        )
+    return weights[version]
+
+
+def _set_dtype(path: Path, dtype: str) -> None:
+    """Say in config.json which type the weights have; the older name of the key is replaced too where it stands."""
+    configuration = json.loads(path.read_text(encoding="utf-8"))
+    for name in {"dtype", *({"torch_dtype"} & configuration.keys())}:
+        configuration[name] = dtype
+    path.write_text(json.dumps(configuration, indent=2) + "\n", encoding="utf-8")

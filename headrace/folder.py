@@ -1,0 +1,64 @@
+"""A run's folder: ``DIR/<run name>``, and where everything lies in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from schemas import RunError
+
+DEFAULT_DIR = Path("runs")
+
+
+class RunFolder(msgspec.Struct, frozen=True):
+    """Paths of one run."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def nats(self) -> Path:
+        """Store and credentials of the embedded server."""
+        return self.path / "nats"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "weights"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def archive(self) -> Path:
+        return self.path / "archive"
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "config.json").is_file()
+
+
+def find_run(name: str, parent: Path) -> RunFolder:
+    """The folder of an existing run. Raises RunError that names the runs which there are."""
+    folder = RunFolder(parent / name)
+    if folder.exists:
+        return folder
+    known = ", ".join(run.name for run in all_runs(parent)) or "none"
+    raise RunError(
+        f"there is no run {name!r} in {parent} (runs there: {known}): name one, or give the runs' folder with --dir"
+    )
+
+
+def all_runs(parent: Path) -> list[RunFolder]:
+    """The runs in ``parent``, by name."""
+    if not parent.is_dir():
+        return []
+    return [run for path in sorted(parent.iterdir()) if (run := RunFolder(path)).exists]

@@ -1,0 +1,113 @@
+"""Questions to a run's log, during the run and after it, answered wherever the log is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from bus import ApiError, Bus, BusRole, EmbeddedServer, Logged, connect
+from schemas import Event, RunError, ServerUnreachable, StreamSpec
+
+from .folder import RunFolder
+from .server import Served, serving
+
+T = TypeVar("T")
+Question = Callable[[Bus, bool], Coroutine[Any, Any, T]]
+"""From a connection, and whether the run may be going on, to the answer."""
+NO_STREAM = 10059
+LOOK_EVERY_S = 0.3
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a run is."""
+
+    run: str
+    folder: RunFolder
+    """Need not exist where ``url`` is given."""
+    url: str | None = None
+    """Of a NATS server; None for the run's own embedded one."""
+
+
+class _ServerEnded(Exception):
+    """The embedded server ended while it was being asked, because the run did."""
+
+
+def ask(place: Place, question: Question[T], *, role: BusRole = "reader", id: str = "cli") -> T:
+    """The answer to ``question``. It is asked again when the run ends meanwhile and takes its server along.
+
+    Raises RunError where the server has no such run.
+    """
+    while True:
+        with serving(place.folder, role, place.url) as served:
+            try:
+                return asyncio.run(_ask(place, served, question, role, id))
+            except _ServerEnded:
+                continue
+
+
+async def _ask(place: Place, served: Served, question: Question[T], role: BusRole, id: str) -> T:
+    try:
+        bus = await connect(served.address, run=place.run, role=role, id=id)
+    except ServerUnreachable:
+        if _ended(place):
+            raise _ServerEnded from None
+        raise
+    asking = asyncio.create_task(question(bus, served.goes_on))
+    watching = asyncio.create_task(_until_server_ends(bus, place))
+    try:
+        await asyncio.wait({asking, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            return asking.result()
+        raise _ServerEnded
+    except ApiError as error:
+        if error.fault.err_code != NO_STREAM:
+            raise
+        raise RunError(
+            f"there is no run {place.run!r} on {served.address.url}: check the name, or start the run there first"
+        ) from None
+    finally:
+        for task in (asking, watching):
+            task.cancel()
+        await asyncio.gather(asking, watching, return_exceptions=True)
+        await bus.close()
+
+
+def _ended(place: Place) -> bool:
+    return place.url is None and EmbeddedServer.find(place.folder.nats) is None
+
+
+async def _until_server_ends(bus: Bus, place: Place) -> None:
+    # A connection waits for its server for ever, and that of a run which has ended does not come back.
+    while bus.connected or not _ended(place):  # noqa: ASYNC110 - nobody tells when a server ends
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def newest(bus: Bus, spec: StreamSpec, count: int, kinds: Sequence[type[Event]] = ()) -> list[Logged]:
+    """The last ``count`` messages of a stream, or of ``kinds`` in it, oldest first."""
+    state, window = await bus.state(spec), count
+    while True:
+        start = max(1, state.first_sequence, state.last_sequence - window + 1)
+        found = [logged async for logged in bus.read(spec, kinds=kinds, start=start)]
+        if len(found) >= count or start <= max(1, state.first_sequence):
+            return found[-count:] if count else []
+        window *= 4
+
+
+async def by_time(streams: Sequence[AsyncIterator[Logged]]) -> AsyncIterator[Logged]:
+    """Messages of several streams in the order of their times; one of each is held at a time."""
+    heads: list[tuple[Logged, AsyncIterator[Logged]]] = []
+    for stream in streams:
+        if (head := await anext(stream, None)) is not None:
+            heads.append((head, stream))
+    while heads:
+        first = min(range(len(heads)), key=lambda i: heads[i][0].time)
+        logged, stream = heads[first]
+        yield logged
+        following = await anext(stream, None)
+        if following is None:
+            del heads[first]
+        else:
+            heads[first] = (following, stream)

@@ -1,0 +1,128 @@
+"""The progress of a run: one display that is redrawn on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from .summary import (
+    generator_idle_share,
+    swap_line,
+    tokens_per_s_generated,
+    tokens_per_s_trained,
+    trainer_idle_share,
+)
+from .view import RunView
+
+HEARTBEAT_S = 10.0
+"""Without a terminal: a line at least so often, even when no step was committed."""
+
+
+class Progress:
+    """Shows ``view``; call ``update`` at each change and at least each second."""
+
+    def __init__(self, view: RunView, steps: int, console: Console, clock: Callable[[], float] = time.time) -> None:
+        self._view = view
+        self._steps = steps
+        self._console = console
+        self._clock = clock
+        self._told_step = view.committed
+        self._told_at = 0.0
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+
+    def __enter__(self) -> Progress:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, highlight=False, markup=False)
+
+    def update(self) -> None:
+        if self._live is not None:
+            self._live.update(self._table(), refresh=True)
+            return
+        while self._told_step < self._view.committed:
+            self._told_step += 1
+            self._tell(step_line(self._view, self._told_step, self._steps))
+        if self._clock() - self._told_at >= HEARTBEAT_S:
+            self._tell(state_line(self._view, self._clock()))
+
+    def _tell(self, line: str) -> None:
+        self._told_at = self._clock()
+        self.say(line)
+
+    def _table(self) -> RenderableType:
+        view, now = self._view, self._clock()
+        grid = Table.grid(padding=(0, 2))
+        for label, value in figures(view, now):
+            grid.add_row(Text(label, style="dim"), value)
+        bar = ProgressBar(total=self._steps, completed=view.committed, width=50)
+        return Group(Text(f"{view.run}: step {view.committed} of {self._steps}", style="bold"), bar, grid)
+
+
+def figures(view: RunView, now: float) -> list[tuple[str, str]]:
+    """Label and value of everything that progress and status show."""
+    last = view.steps[-1].metrics if view.steps else {}
+    swaps = [swap for swap in view.swaps if not swap.initial]
+    version = "-" if view.weights is None else str(view.weights.version)
+    return [
+        ("reward", f"{last['reward_mean']:.3f}" if "reward_mean" in last else "-"),
+        ("weights", version),
+        ("staleness", f"mean {last['staleness_mean']:.2f}, max {last['staleness_max']:.0f}" if last else "-"),
+        (
+            "queue",
+            f"{view.gauge('dispatcher', 'groups_open'):.0f} groups open, "
+            f"{view.gauge('trainer', 'rollouts_held'):.0f} rollouts held",
+        ),
+        ("tokens/s", f"{tokens_per_s_generated(view):.0f} generated, {tokens_per_s_trained(view.steps):.0f} trained"),
+        (
+            "idle",
+            f"generators {100 * generator_idle_share(view):.0f} %, trainer {100 * trainer_idle_share(view.steps):.0f} %",
+        ),
+        ("last swap", swap_line(swaps[-1]) if swaps else "-"),
+        ("dead letters", str(len(view.dead))),
+        ("roles", roles_line(view, now)),
+    ]
+
+
+def roles_line(view: RunView, now: float) -> str:
+    """Each instance with its state, and since when it is silent."""
+    parts = []
+    for name, role in sorted(view.roles.items()):
+        silent = role.silent_for(now)
+        parts.append(f"{name} {role.state}" + (f" (silent for {silent:.0f} s)" if silent is not None else ""))
+    return ", ".join(parts) or "none"
+
+
+def step_line(view: RunView, number: int, steps: int) -> str:
+    """One committed step on one line."""
+    step = next(each for each in reversed(view.steps) if each.number == number)
+    metrics = step.metrics
+    named = "".join(
+        f" {name} {value:.2f}" for env in step.env_metrics.values() for name, value in sorted(env.items())
+    )
+    swaps = [swap for swap in view.swaps if not swap.initial]
+    swap = f"  swap {swap_line(swaps[-1])}" if swaps else ""
+    return (
+        f"step {number:>3}/{steps}  reward {metrics.get('reward_mean', float('nan')):.3f}{named}"
+        f"  staleness {metrics['staleness_mean']:.2f}  held {metrics['rollouts_held']:.0f}"
+        f"  tokens {metrics['trained_tokens']:.0f}  waited {metrics['wait_s']:.1f} s"
+        f"  trained {metrics['train_s']:.1f} s{swap}"
+    )
+
+
+def state_line(view: RunView, now: float) -> str:
+    """What everybody is doing, while no step is committed."""
+    return f"step {view.committed}  " + "  ".join(f"{label}: {value}" for label, value in figures(view, now)[3:])

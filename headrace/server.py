@@ -1,0 +1,74 @@
+"""Which NATS server a command talks to: one that was named, a run's live embedded one, or its store, woken up.
+
+Credentials come from the environment, never from the command line, where other users could read them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import msgspec
+
+from bus import Address, BusRole, EmbeddedServer
+from schemas import ConfigError
+
+from .folder import RunFolder
+
+URL, USER, PASSWORD = "HEADRACE_NATS_URL", "HEADRACE_NATS_USER", "HEADRACE_NATS_PASSWORD"
+
+
+class Served(msgspec.Struct, frozen=True):
+    """Where a run's log can be reached."""
+
+    address: Address
+    goes_on: bool
+    """Whether the run may be going on there; False for a store that was woken up."""
+
+
+def address_from_environment(url: str | None = None) -> Address:
+    """The server that ``url`` or the environment names. Raises ConfigError when neither does."""
+    url = url or os.environ.get(URL)
+    if not url:
+        raise ConfigError(f"no NATS server is named: give --server nats://HOST:PORT or set {URL}")
+    return Address(url=url, user=os.environ.get(USER), password=os.environ.get(PASSWORD))
+
+
+def environment_for(address: Address) -> dict[str, str]:
+    """The variables that hand ``address`` to a child process."""
+    environment = {URL: address.url}
+    if address.user is not None and address.password is not None:
+        environment |= {USER: address.user, PASSWORD: address.password}
+    return environment
+
+
+@contextmanager
+def serving(folder: RunFolder, role: BusRole, url: str | None = None) -> Iterator[Served]:
+    """Where ``role`` reaches the run's log for the length of the block.
+
+    The named server; or the embedded one of a run that is going on; or, for a run that has ended, one that is
+    started on its store and stopped again.
+    """
+    if url:
+        yield Served(address_from_environment(url), goes_on=True)
+        return
+    with ExitStack() as stack:
+        # Without taking turns, a second reader would take the first one's server for a run that goes on.
+        stack.enter_context(_turn(folder))
+        live = EmbeddedServer.find(folder.nats)
+        if live is not None:
+            stack.close()
+            yield Served(live[role], goes_on=True)
+            return
+        server = EmbeddedServer.start(folder.nats)
+        stack.callback(server.stop)
+        yield Served(server.address(role), goes_on=False)
+
+
+@contextmanager
+def _turn(folder: RunFolder) -> Iterator[None]:
+    with (folder.path / ".reading").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,193 @@
+"""The state of a run at one moment: what ``headrace status`` and ``headrace runs`` say."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from bus import Bus
+from schemas import LEDGER, ROLLOUTS, TASKS, Step
+
+from .config import FILE_NAME, stored
+from .folder import RunFolder
+from .inquiry import newest
+from .summary import (
+    EDGE,
+    generator_idle_share,
+    mean_reward,
+    tokens_per_s_generated,
+    tokens_per_s_trained,
+    trainer_idle_share,
+)
+from .view import RoleView, RunView
+from .watch import Watch
+
+RunPhase = Literal["running", "paused", "stopping", "finished", "interrupted"]
+
+
+class RoleState(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance of a role."""
+
+    role: str
+    id: str
+    state: str
+    """``started``, ``ready``, ``swapped`` or ``stopped``: the last thing it told."""
+    alive: bool
+    """It has not stopped, was heard lately, and the run goes on."""
+    pid: int
+    host: str
+    version: int | None
+    silent_s: float
+    """Seconds since it was last heard."""
+    restarts: int
+    note: str
+
+
+class SwapState(msgspec.Struct, frozen=True, kw_only=True):
+    """The last swap, the load at a generator's start left out."""
+
+    generator: str
+    version: int
+    at: float
+    """Seconds since the epoch."""
+    pause_ms: float
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``headrace status --json`` prints. Figures that nothing is known of are null."""
+
+    run: str
+    state: RunPhase
+    step: int
+    """Last committed step."""
+    steps: int | None
+    """At which the run is finished; null where its configuration is not here."""
+    version: int | None
+    """Newest weights."""
+    reward_last: float | None
+    """Mean over the last five steps."""
+    metrics: dict[str, dict[str, float]]
+    """Environment to named metrics of the last step."""
+    staleness_mean: float | None
+    """Of the last step's tokens."""
+    staleness_max: int | None
+    groups_open: int
+    rollouts_held: int
+    """Rollouts that the trainer has and did not train yet."""
+    tasks_published: int
+    rollouts_published: int
+    tokens_per_s_generated: float
+    tokens_per_s_trained: float
+    generator_idle_share: float
+    trainer_idle_share: float
+    last_swap: SwapState | None
+    paused: bool
+    stopped: bool
+    """A person asked it to stop."""
+    dead_letters: int
+    roles: list[RoleState]
+
+
+class RunLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``headrace runs`` says of a run."""
+
+    run: str
+    state: RunPhase | Literal["unreadable"]
+    step: int
+    steps: int | None
+    reward_last: float | None
+    """Mean over the last five steps."""
+    note: str = ""
+    """Why it cannot be read."""
+
+
+def steps_of(folder: RunFolder) -> int | None:
+    """``run.steps`` of a run whose configuration is here."""
+    return stored(folder.path).run.steps if (folder.path / FILE_NAME).exists() else None
+
+
+def phase(*, step: int, steps: int | None, goes_on: bool, paused: bool = False, stopped: bool = False) -> RunPhase:
+    """In which state a run is that has committed ``step`` of ``steps``."""
+    if steps is not None and step >= steps:
+        return "finished"
+    if not goes_on:
+        return "interrupted"
+    if stopped:
+        return "stopping"
+    return "paused" if paused else "running"
+
+
+async def run_state(bus: Bus, goes_on: bool, steps: int | None, now: float) -> RunState:
+    """Read the log, and say how the run stands at ``now``, in seconds since the epoch."""
+    watch = Watch(bus)
+    await watch.catch_up()
+    tasks, rollouts = (await bus.state(TASKS)).last_sequence, (await bus.state(ROLLOUTS)).last_sequence
+    return state_of(watch.view, goes_on=goes_on, steps=steps, now=now, tasks=tasks, rollouts=rollouts)
+
+
+def state_of(view: RunView, *, goes_on: bool, steps: int | None, now: float, tasks: int, rollouts: int) -> RunState:
+    """How the run in ``view`` stands; ``tasks`` and ``rollouts`` were published."""
+    last = view.steps[-1].metrics if view.steps else {}
+    staleness_max = last.get("staleness_max")
+    return RunState(
+        run=view.run,
+        state=phase(step=view.committed, steps=steps, goes_on=goes_on, paused=view.paused, stopped=view.stopped),
+        step=view.committed,
+        steps=steps,
+        version=None if view.weights is None else view.weights.version,
+        reward_last=mean_reward(view.steps[-EDGE:]),
+        metrics=view.steps[-1].env_metrics if view.steps else {},
+        staleness_mean=last.get("staleness_mean"),
+        staleness_max=None if staleness_max is None else int(staleness_max),
+        groups_open=int(view.gauge("dispatcher", "groups_open")),
+        rollouts_held=int(view.gauge("trainer", "rollouts_held")),
+        tasks_published=tasks,
+        rollouts_published=rollouts,
+        tokens_per_s_generated=round(tokens_per_s_generated(view), 1),
+        tokens_per_s_trained=round(tokens_per_s_trained(view.steps), 1),
+        generator_idle_share=generator_idle_share(view),
+        trainer_idle_share=trainer_idle_share(view.steps),
+        last_swap=_last_swap(view),
+        paused=view.paused,
+        stopped=view.stopped,
+        dead_letters=len(view.dead),
+        roles=[_role_state(role, goes_on, now) for _, role in sorted(view.roles.items())],
+    )
+
+
+def _role_state(role: RoleView, goes_on: bool, now: float) -> RoleState:
+    alive = goes_on and role.state != "stopped" and role.silent_for(now) is None
+    return RoleState(
+        role=role.role,
+        id=role.id,
+        state=role.state,
+        alive=alive,
+        pid=role.pid,
+        host=role.host,
+        version=role.version,
+        silent_s=round(max(0.0, now - role.last_seen), 1),
+        restarts=max(0, role.starts - 1),
+        note=role.note,
+    )
+
+
+def _last_swap(view: RunView) -> SwapState | None:
+    swap = next((swap for swap in reversed(view.swaps) if not swap.initial), None)
+    if swap is None:
+        return None
+    pause_ms = round(1000 * swap.details.get("pause_s", 0.0), 1)
+    return SwapState(generator=swap.generator, version=swap.version, at=swap.at, pause_ms=pause_ms)
+
+
+async def run_line(bus: Bus, goes_on: bool, steps: int | None) -> RunLine:
+    """The run on one line, from the end of its ledger."""
+    last = [logged.event for logged in await newest(bus, LEDGER, EDGE, (Step,)) if isinstance(logged.event, Step)]
+    step = last[-1].number if last else 0
+    return RunLine(
+        run=bus.run,
+        state=phase(step=step, steps=steps, goes_on=goes_on),
+        step=step,
+        steps=steps,
+        reward_last=mean_reward(last),
+    )

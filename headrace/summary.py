@@ -1,0 +1,157 @@
+"""The summary of a run: one object, computed from its log alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
+from typing import Protocol
+
+import msgspec
+
+from .view import RunView, StepView, SwapView
+
+EDGE = 5
+"""Steps at the beginning and the end over which rewards and metrics are averaged."""
+
+
+class Measured(Protocol):
+    """A step, as it was committed or as it is shown."""
+
+    @property
+    def metrics(self) -> dict[str, float]: ...
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``headrace up`` ends with. Means are over steps unless their name says otherwise."""
+
+    run: str
+    steps: int
+    wall_s: float
+    """From the run's first event to its last step."""
+    reward_first: float | None
+    reward_last: float | None
+    metrics: dict[str, dict[str, float]]
+    """Environment to named metrics, over the last five steps."""
+    metrics_first: dict[str, dict[str, float]]
+    rollouts_published: int
+    rollouts_trained: int
+    left_out: dict[str, int]
+    staleness_max: int
+    staleness_mean: float
+    """Over trained tokens."""
+    logprob_gap_mean: float | None
+    """Mean difference of the trainer's and the generator's log-probability over tokens sampled by the very weights
+    that the step updated, in rollouts that no swap crossed."""
+    logprob_gap_max: float | None
+    trainer_idle_share: float
+    """Share of the time after the first step that the trainer waited for rollouts."""
+    generator_idle_share: float
+    """Share of the time after their engines were ready that generators had no request in flight."""
+    swaps: int
+    """Without the load at each generator's start."""
+    swap_pause_ms_p50: float | None
+    swap_pause_ms_max: float | None
+    rollouts_of_several_versions: int
+    """Trained rollouts whose tokens come from more than one version."""
+    tokens_per_s_generated: float
+    tokens_per_s_trained: float
+    restarts: dict[str, int]
+
+
+def summarize(view: RunView, *, rollouts_published: int) -> Summary:
+    """The summary of what ``view`` has seen."""
+    steps = view.steps
+    pauses_ms = [1000 * swap.details["pause_s"] for swap in view.swaps if not swap.initial]
+    began = view.began_at or 0.0
+    return Summary(
+        run=view.run,
+        steps=view.committed,
+        wall_s=round(steps[-1].at - began, 3) if steps else 0.0,
+        reward_first=mean_reward(steps[:EDGE]),
+        reward_last=mean_reward(steps[-EDGE:]),
+        metrics=_env_metrics(steps[-EDGE:]),
+        metrics_first=_env_metrics(steps[:EDGE]),
+        rollouts_published=rollouts_published,
+        rollouts_trained=int(_total(steps, "rollouts_trained")),
+        left_out=dict(sum((Counter(step.left_out) for step in steps), Counter())),
+        staleness_max=int(max((step.metrics["staleness_max"] for step in steps), default=0)),
+        staleness_mean=_weighted(steps, "staleness_mean", "trained_tokens") or 0.0,
+        logprob_gap_mean=_weighted(steps, "logprob_gap_mean", "logprob_gap_tokens"),
+        logprob_gap_max=max(
+            (s.metrics["logprob_gap_max"] for s in steps if "logprob_gap_max" in s.metrics), default=None
+        ),
+        trainer_idle_share=trainer_idle_share(steps),
+        generator_idle_share=generator_idle_share(view),
+        swaps=len(pauses_ms),
+        swap_pause_ms_p50=round(median(pauses_ms), 1) if pauses_ms else None,
+        swap_pause_ms_max=round(max(pauses_ms), 1) if pauses_ms else None,
+        rollouts_of_several_versions=int(_total(steps, "rollouts_of_several_versions")),
+        tokens_per_s_generated=round(tokens_per_s_generated(view), 1),
+        tokens_per_s_trained=round(tokens_per_s_trained(steps), 1),
+        restarts=_restarts(view),
+    )
+
+
+def trainer_idle_share(steps: Sequence[StepView]) -> float:
+    """The first step's wait is the engines' start, and is left out."""
+    if len(steps) < 2:
+        return 0.0
+    waited = sum(step.metrics["wait_s"] for step in steps[1:])
+    return round(min(1.0, waited / max(steps[-1].at - steps[0].at, 1e-9)), 4)
+
+
+def generator_idle_share(view: RunView) -> float:
+    ready = view.gauge("generator", "ready_s")
+    return round(1.0 - view.gauge("generator", "busy_s") / ready, 4) if ready else 0.0
+
+
+def tokens_per_s_generated(view: RunView) -> float:
+    return sum(
+        role.gauges["sampled_tokens"] / role.gauges["ready_s"]
+        for role in view.of_role("generator")
+        if role.gauges.get("ready_s")
+    )
+
+
+def tokens_per_s_trained(steps: Sequence[StepView]) -> float:
+    if len(steps) < 2:
+        return 0.0
+    return _total(steps[1:], "trained_tokens") / max(steps[-1].at - steps[0].at, 1e-9)
+
+
+def swap_line(swap: SwapView) -> str:
+    """One swap, for the progress display."""
+    return f"v{swap.version} {1000 * swap.details['pause_s']:.0f} ms"
+
+
+def _total(steps: Iterable[StepView], name: str) -> float:
+    return sum(step.metrics.get(name, 0.0) for step in steps)
+
+
+def _weighted(steps: Sequence[Measured], name: str, weight: str) -> float | None:
+    pairs = [(step.metrics[name], step.metrics[weight]) for step in steps if {name, weight} <= step.metrics.keys()]
+    total = sum(count for _, count in pairs)
+    return sum(value * count for value, count in pairs) / total if total else None
+
+
+def mean_reward(steps: Sequence[Measured]) -> float | None:
+    """Mean over all members with a reward of the steps' groups, trained or closed."""
+    mean = _weighted(steps, "reward_mean", "rewards")
+    return None if mean is None else round(mean, 4)
+
+
+def _env_metrics(steps: Sequence[StepView]) -> dict[str, dict[str, float]]:
+    values: dict[str, dict[str, list[float]]] = {}
+    for step in steps:
+        for env, metrics in step.env_metrics.items():
+            for name, value in metrics.items():
+                values.setdefault(env, {}).setdefault(name, []).append(value)
+    return {env: {name: round(fmean(each), 4) for name, each in named.items()} for env, named in values.items()}
+
+
+def _restarts(view: RunView) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for role in view.roles.values():
+        counts[role.role] += max(0, role.starts - 1)
+    return dict(counts)

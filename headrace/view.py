@@ -1,0 +1,146 @@
+"""The state of a run, folded from its events: what status, progress and summary show.
+
+A pure function of the log. Times are seconds since the epoch, as the server recorded the events.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from bus import Logged
+from schemas import Closed, Control, Dead, Lifecycle, Metric, Step, Weights
+
+SILENT_AFTER_S = 15.0
+"""A role that published nothing for so long is shown as silent."""
+
+
+class RoleView(msgspec.Struct, kw_only=True):
+    """One instance of a role."""
+
+    role: str
+    id: str
+    state: str = "started"
+    pid: int = 0
+    host: str = ""
+    version: int | None = None
+    last_seen: float = 0.0
+    starts: int = 0
+    gauges: dict[str, float] = {}
+    note: str = ""
+
+    def silent_for(self, now: float) -> float | None:
+        """Seconds since its last sign of life, when that is too long for a role that has not stopped."""
+        silence = now - self.last_seen
+        return silence if self.state != "stopped" and silence > SILENT_AFTER_S else None
+
+
+class StepView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown of one committed step."""
+
+    number: int
+    at: float
+    metrics: dict[str, float]
+    env_metrics: dict[str, dict[str, float]]
+    left_out: dict[str, int]
+
+
+class SwapView(msgspec.Struct, frozen=True, kw_only=True):
+    """One swap of one generator; ``initial`` is the load after its start."""
+
+    generator: str
+    version: int
+    at: float
+    details: dict[str, float]
+    initial: bool
+
+
+class RunView:
+    """Fold events with ``apply``; read the fields."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.began_at: float | None = None
+        self.last_at = 0.0
+        self.steps: list[StepView] = []
+        self.weights: Weights | None = None
+        self.closed: Counter[str] = Counter()
+        """Groups left out whole, by reason."""
+        self.roles: dict[str, RoleView] = {}
+        self.swaps: list[SwapView] = []
+        self.paused = False
+        self.stopped = False
+        self.dead: list[Logged] = []
+        """Dead letters."""
+
+    @property
+    def committed(self) -> int:
+        return self.steps[-1].number if self.steps else 0
+
+    @property
+    def alive(self) -> list[RoleView]:
+        return [role for role in self.roles.values() if role.state != "stopped"]
+
+    def of_role(self, role: str) -> list[RoleView]:
+        return [each for each in self.roles.values() if each.role == role]
+
+    def gauge(self, role: str, name: str) -> float:
+        """Sum of a gauge over the role's instances."""
+        return sum(each.gauges.get(name, 0.0) for each in self.of_role(role))
+
+    def apply(self, logged: Logged) -> None:
+        self.began_at = logged.time if self.began_at is None else min(self.began_at, logged.time)
+        self.last_at = max(self.last_at, logged.time)
+        match logged.event:
+            case Step() as step:
+                self.steps.append(
+                    StepView(
+                        number=step.number,
+                        at=logged.time,
+                        metrics=step.metrics,
+                        env_metrics=step.env_metrics,
+                        left_out=step.left_out,
+                    )
+                )
+            case Weights() as weights:
+                self.weights = weights
+            case Closed() as closed:
+                self.closed[closed.reason] += 1
+            case Lifecycle() as lifecycle:
+                self._live(lifecycle, logged.time)
+            case Metric() as metric:
+                role = self._role(metric.role, metric.id, logged.time)
+                role.gauges, role.version = metric.gauges, metric.version
+            case Control() as control:
+                self._control(control)
+            case Dead():
+                self.dead.append(logged)
+
+    def _control(self, control: Control) -> None:
+        match control.action:
+            case "pause":
+                self.paused = True
+            case "resume":
+                self.paused = False
+            case "stop":
+                self.stopped = True
+
+    def _role(self, role: str, id: str, at: float) -> RoleView:
+        view = self.roles.setdefault(f"{role}/{id}", RoleView(role=role, id=id))
+        view.last_seen = max(view.last_seen, at)
+        return view
+
+    def _live(self, event: Lifecycle, at: float) -> None:
+        role = self._role(event.role, event.id, at)
+        if event.state == "started":
+            role.starts += 1
+        if event.state == "swapped" and event.version is not None:
+            initial = role.state == "started"
+            self.swaps.append(
+                SwapView(generator=event.id, version=event.version, at=at, details=event.details, initial=initial)
+            )
+            role.state = "ready"
+        else:
+            role.state = event.state
+        role.pid, role.host, role.version, role.note = event.pid, event.host, event.version, event.note

@@ -1,0 +1,48 @@
+"""Task i of a run: a pure function of the run's seed and i."""
+
+from __future__ import annotations
+
+import random
+
+from environments import Environment, load_environment
+from schemas import EnvironmentFault, EnvironmentSettings, GroupTask, Task
+
+
+class TaskSource:
+    """Chooses the environment of each group by weight, and asks it for its task.
+
+    Raises EnvironmentFault when an environment cannot be built or cannot make a task.
+    """
+
+    def __init__(self, environments: list[EnvironmentSettings], *, run: str, seed: int, group_size: int) -> None:
+        self._run = run
+        self._seed = seed
+        self._group_size = group_size
+        self._weights = [settings.weight for settings in environments]
+        self._environments: list[tuple[str, Environment]] = [
+            (settings.name, load_environment(settings, seed=seed)) for settings in environments
+        ]
+
+    def group(self, number: int, *, least_version: int) -> GroupTask:
+        """The task event of group ``number``."""
+        choice = random.Random(f"{self._seed}:{number}")
+        ((name, environment),) = choice.choices(self._environments, weights=self._weights)
+        return GroupTask(
+            run=self._run,
+            group=number,
+            env=name,
+            index=number,
+            task=self._task(name, environment, number),
+            size=self._group_size,
+            least_version=least_version,
+        )
+
+    @staticmethod
+    def _task(name: str, environment: Environment, index: int) -> Task:
+        try:
+            return environment.task(index)
+        except Exception as error:
+            raise EnvironmentFault(
+                f"environment {name!r} cannot make task {index}: {type(error).__name__}: {error}. "
+                f"Try it alone: headrace env try {name} --index {index}"
+            ) from error

@@ -1,0 +1,176 @@
+"""The generator: leases groups, plays them, publishes rollouts, and swaps weights as they are announced."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from bus import Bus, Consumer, Delivery, Telemetry
+from schemas import TASKS, Dead, Failure, GroupTask, Rollout
+
+from .feed import WeightsFeed
+from .gate import Gate
+from .lease import Lease
+from .play import Player, failed_rollout
+from .settings import GeneratorSettings
+
+log = logging.getLogger("headrace.generator")
+LEASES = "generators"
+"""Durable consumer of TASKS that all generators of a run share."""
+FETCH_WAIT_S = 1.0
+"""How long one pull waits; short, because a pull may stall once after a reconnect."""
+
+
+class Generator:
+    """Runs until weights of the run's last step are in use, or ``stop`` is set."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        gate: Gate,
+        feed: WeightsFeed,
+        player: Player,
+        settings: GeneratorSettings,
+        *,
+        group_size: int,
+        steps: int,
+    ) -> None:
+        self._bus = bus
+        self._gate = gate
+        self._feed = feed
+        self._player = player
+        self._settings = settings
+        self._group_size = group_size
+        self._steps = steps
+        self._in_play = 0
+        self._freed = asyncio.Event()
+        self._finished = asyncio.Event()
+        self._published = 0
+        self._ready_at: float | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Raises EngineError, WeightsError or BusError; leases still held are then given back."""
+        interval_s = self._settings.metric_interval_s
+        async with Telemetry(self._bus, self._gauges, interval_s=interval_s) as telemetry:
+            self._telemetry = telemetry
+            following = asyncio.create_task(self._feed.follow())
+            endings = [asyncio.create_task(stop.wait()), asyncio.create_task(self._finished.wait())]
+            working = asyncio.create_task(self._work())
+            try:
+                done, _ = await asyncio.wait([following, working, *endings], return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in (working, following, *endings):
+                    task.cancel()
+                await asyncio.gather(working, following, *endings, return_exceptions=True)
+                await self._gate.stop()
+
+    async def _work(self) -> None:
+        log.info("starting the engine")
+        await self._gate.start()
+        await self._swap()
+        self._ready_at = time.monotonic()
+        self._telemetry.ready()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._swap_for_ever())
+            tasks.create_task(self._lease_for_ever(tasks))
+
+    async def _swap(self) -> None:
+        fetched = await self._feed.next()
+        report = await self._gate.swap(fetched.weights, fetched.folder)
+        self._telemetry.swapped(report.version, report.details() | {"prefetch_s": fetched.prefetch_s})
+        log.info(
+            "weights %d in use: pause %.3f s, %d kept, %d resubmitted, %d too late",
+            report.version, report.pause_s, report.kept, report.resubmitted, report.aborted_stale,
+        )  # fmt: skip
+        if report.version >= self._steps:
+            self._finished.set()
+
+    async def _swap_for_ever(self) -> None:
+        while True:
+            await self._swap()
+
+    async def _lease_for_ever(self, tasks: asyncio.TaskGroup) -> None:
+        consumer = await self._bus.consumer(TASKS, LEASES, ack="explicit", ack_wait_s=self._settings.lease_s)
+        while True:
+            for delivery in await self._pull(consumer):
+                task = await self._task_of(delivery)
+                if task is not None:
+                    self._in_play += task.size
+                    tasks.create_task(self._play_group(task, delivery))
+
+    async def _pull(self, consumer: Consumer) -> list[Delivery]:
+        """As many tasks as there is room for."""
+        while (room := (self._settings.concurrency - self._in_play) // self._group_size) < 1:
+            self._freed.clear()
+            await self._freed.wait()
+        return await consumer.fetch(room, FETCH_WAIT_S)
+
+    async def _task_of(self, delivery: Delivery) -> GroupTask | None:
+        if isinstance(delivery.event, GroupTask):
+            return delivery.event
+        await self._bury(delivery, delivery.invalid or "it is not a task")
+        await delivery.ack()
+        return None
+
+    async def _play_group(self, task: GroupTask, delivery: Delivery) -> None:
+        try:
+            async with Lease(delivery, lease_s=self._settings.lease_s) as lease:
+                if delivery.delivered > self._settings.max_deliveries:
+                    await self._refuse(task, delivery)
+                else:
+                    await self._gate.until_version(task.least_version)
+                    async with asyncio.TaskGroup() as plays:
+                        for member in range(task.size):
+                            plays.create_task(self._play_member(task, member, delivery.delivered))
+                lease.done()
+        finally:
+            self._in_play -= task.size
+            self._freed.set()
+
+    async def _play_member(self, task: GroupTask, member: int, attempt: int) -> None:
+        rollout = await self._player.play(task, member, generator=self._bus.id, attempt=attempt)
+        await self._publish(rollout)
+
+    async def _publish(self, rollout: Rollout) -> None:
+        await self._bus.publish(rollout)
+        self._published += 1
+
+    async def _refuse(self, task: GroupTask, delivery: Delivery) -> None:
+        reason = f"delivered {delivery.delivered} times: whoever plays it does not come back"
+        log.error("group %d is given up: %s", task.group, reason)
+        await self._bury(delivery, reason)
+        failure = Failure(kind="redelivered", message=reason)
+        for member in range(task.size):
+            await self._publish(
+                failed_rollout(task, member, failure, generator=self._bus.id, attempt=delivery.delivered)
+            )
+
+    async def _bury(self, delivery: Delivery, reason: str) -> None:
+        log.error("task %d is put into DEAD: %s", delivery.sequence, reason)
+        await self._bus.publish(
+            Dead(
+                run=self._bus.run,
+                stream=TASKS.kind,
+                sequence=delivery.sequence,
+                subject=delivery.subject,
+                headers=delivery.headers,
+                payload=delivery.payload,
+                reason=reason,
+                by=f"generator/{self._bus.id}",
+            )
+        )
+
+    def _gauges(self) -> dict[str, float]:
+        ready_s = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
+        return {
+            "in_play": self._in_play,
+            "requests": self._gate.in_flight,
+            "sampled_tokens": self._gate.sampled_tokens,
+            "rollouts": self._published,
+            "ready_s": ready_s,
+            "busy_s": min(self._gate.busy_s, ready_s),
+            **{f"engine_{name}": value for name, value in self._gate.engine_gauges().items()},
+        }

@@ -1,0 +1,105 @@
+"""What each role may do, as data and as the server applies it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bus import BUS_ROLES, Bus, BusRole, permissions
+from schemas import LEDGER, ROLLOUTS, STREAMS, TASKS, Event, PublishFailed, stream_for
+from tests import examples
+from tests.conftest import ConnectAs
+
+OWN: dict[BusRole, set[str]] = {
+    "dispatcher": {"GroupTask", "Lifecycle", "Metric", "Dead"},
+    "generator": {"Rollout", "Lifecycle", "Metric", "Dead"},
+    "trainer": {"Term", "Closed", "Step", "Weights", "Lifecycle", "Metric", "Dead"},
+    "sink": {"Lifecycle", "Metric", "Dead"},
+    "supervisor": {"Control", "Lifecycle", "Metric"},
+    "topology": set(),
+    "operator": {"Control"},
+    "reader": set(),
+}
+
+
+def events_of(run: str, role: BusRole) -> list[Event]:
+    told_by = role if role in ("dispatcher", "generator", "trainer", "sink", "supervisor") else "sink"
+    return [
+        examples.lifecycle(run=run, role=told_by)
+        if type(event).__name__ == "Lifecycle"
+        else examples.metric(run=run, role=told_by)
+        if type(event).__name__ == "Metric"
+        else msgspec.structs.replace(event, run=run)
+        for event in examples.every_event()
+    ]
+
+
+async def may_publish(bus: Bus, event: Event) -> bool:
+    try:
+        await bus.publish(event, deadline_s=10.0)
+    except PublishFailed as error:
+        assert f"role {bus.role} may not publish to" in str(error)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("role", OWN)
+async def test_role_publishes_its_own_events_and_is_denied_all_others_at_once(
+    connect_as: ConnectAs, run: str, role: BusRole
+) -> None:
+    bus = await connect_as(role)
+    allowed = {type(event).__name__ for event in events_of(run, role) if await may_publish(bus, event)}
+    assert allowed == OWN[role]
+
+
+async def test_denial_names_role_subject_user_and_remedy(connect_as: ConnectAs, run: str) -> None:
+    bus = await connect_as("generator")
+    with pytest.raises(PublishFailed) as caught:
+        await bus.publish(examples.step(run=run))
+    message = str(caught.value)
+    assert f"role generator may not publish to 'hr.{run}.step'" in message
+    assert "user generator" in message
+    assert "use that role's own credentials" in message
+
+
+@pytest.mark.parametrize("role", BUS_ROLES)
+async def test_every_role_reads_every_stream(connect_as: ConnectAs, run: str, role: BusRole) -> None:
+    admin = await connect_as("admin")
+    for event in examples.every_event():
+        await admin.publish(msgspec.structs.replace(event, run=run))
+    bus = await connect_as(role)
+    kinds = [type(logged.event) for spec in STREAMS async for logged in bus.read(spec)]
+    assert sorted(kind.__name__ for kind in kinds) == sorted(type(event).__name__ for event in examples.every_event())
+    for event in examples.every_event():
+        assert await bus.last(stream_for(event), type(event)) is not None
+
+
+@pytest.mark.parametrize("role", ["dispatcher", "operator", "reader", "topology", "supervisor"])
+async def test_role_that_pulls_from_nothing_can_take_no_delivery(connect_as: ConnectAs, role: BusRole) -> None:
+    bus = await connect_as(role)
+    with pytest.raises(PublishFailed, match="may not publish to"):
+        await bus.consumer(TASKS, "leases", ack="explicit", ack_wait_s=10)
+
+
+async def test_only_the_trainer_purges_and_never_the_ledger(connect_as: ConnectAs) -> None:
+    trainer, generator = await connect_as("trainer"), await connect_as("generator")
+    await trainer.purge(ROLLOUTS, before=2)
+    with pytest.raises(PublishFailed):
+        await trainer.purge(LEDGER, before=2)
+    with pytest.raises(PublishFailed):
+        await generator.purge(ROLLOUTS, before=2)
+
+
+def test_named_run_confines_a_role_to_its_streams() -> None:
+    for role in set(BUS_ROLES) - {"admin"}:
+        for subject in permissions(role, "mine").publish + permissions(role, "mine").subscribe:
+            api = subject == "$JS.API.INFO" or subject.startswith("_INBOX.")
+            assert api or ".mine." in subject or ".mine_" in subject, f"{role}: {subject}"
+    assert "$JS.API.CONSUMER.MSG.NEXT.mine_TASKS.*" in permissions("generator", "mine").publish
+    assert not [each for each in permissions("generator", "mine").publish if "CONSUMER" in each and "TASKS" not in each]
+
+
+def test_no_role_but_admin_hears_anothers_answers() -> None:
+    for role in set(BUS_ROLES) - {"admin"}:
+        inboxes = [subject for subject in permissions(role).subscribe if "INBOX" in subject or subject == ">"]
+        assert inboxes == [f"_INBOX.{role}.>"]

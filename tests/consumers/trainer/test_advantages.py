@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.trainer.advantages import advantages
+
+rewards = st.lists(st.floats(-5, 5, width=32), min_size=2, max_size=16)
+
+
+def test_std_divides_the_centred_rewards() -> None:
+    values = advantages([1.0, 0.0, 0.0, 1.0], "std")
+    assert values == pytest.approx(np.array([0.5, -0.5, -0.5, 0.5]) / (np.sqrt(1 / 3) + 0.01))
+
+
+def test_mean_only_centres() -> None:
+    assert advantages([1.0, 0.0, 0.5], "mean").tolist() == [0.5, -0.5, 0.0]
+
+
+@given(rewards)
+def test_advantages_sum_to_zero_and_keep_the_order(values: list[float]) -> None:
+    for kind in ("std", "mean"):
+        result = advantages(values, kind)
+        assert result.dtype == np.float32
+        assert abs(float(result.sum())) < 1e-3 * max(1.0, float(np.abs(result).max()))
+        assert (np.argsort(values, kind="stable") == np.argsort(result, kind="stable")).all() or len(
+            set(result.tolist())
+        ) < len(values)
+
+
+def test_a_group_that_agrees_has_no_advantage() -> None:
+    assert not advantages([0.7] * 8, "std").any()
+
+
+def test_one_reward_has_no_baseline() -> None:
+    with pytest.raises(ValueError, match="two rewards"):
+        advantages([1.0], "std")

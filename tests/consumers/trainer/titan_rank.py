@@ -1,0 +1,63 @@
+"""One rank of a training world, run as a program: titan_rank.py FOLDER RANK SIZE MODEL... Used by test_titan_ranks.py.
+
+With each model it takes two steps on its share of the documents, saves and loads a checkpoint between them, and
+writes what it has to FOLDER/<model's name>: metrics-RANK.json, checkpoints, and on rank 0 weights.safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+from consumers.trainer.packing import build_micro_batches, pack
+from consumers.trainer.settings import TrainerSettings
+from consumers.trainer.titan import Learner
+from tests.consumers.trainer.tiny_models import random_documents
+
+
+def train(model: Path, folder: Path, rank: int, size: int) -> Learner:
+    folder.mkdir(exist_ok=True)
+    learner = Learner(
+        model,
+        TrainerSettings(row_tokens=64, micro_batch_tokens=64, lr=1e-3, warmup_steps=0, max_grad_norm=0.1),
+        temperature=0.8,
+        dtype="float32",
+        seed=0,
+        steps=4,
+        checkpoints=folder / "checkpoints",
+    )
+    metrics = []
+    for step in range(2):
+        documents = random_documents(14, seed=step)
+        packing = pack([len(d.tokens) for d in documents], row_tokens=64, micro_batch_tokens=64)
+        batches = build_micro_batches(packing, documents)
+        # Unequal shares: the last rank has one micro-batch, the first all others.
+        own = batches if size == 1 else (batches[:-1] if rank == 0 else batches[-1:])
+        metrics.append(learner.step(own))
+        if step == 0:
+            learner.save_checkpoint(1)
+            learner.step(own)
+            learner.load_checkpoint(1)
+    (folder / f"metrics-{rank}.json").write_text(json.dumps(metrics))
+    weights = learner.export()
+    if rank == 0:
+        (folder / "weights.safetensors").write_bytes(weights)
+    else:
+        assert weights == b""
+    return learner
+
+
+def main(folder: Path, rank: int, size: int, models: list[Path]) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    # What torchrun would do over a port, over a file.
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    learners = [train(model, folder / model.name, rank, size) for model in models]
+    learners[0].close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), [Path(model) for model in sys.argv[4:]])

@@ -1,0 +1,102 @@
+"""The dispatcher on a real server: its cursor is the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bus import Bus, Ledger
+from producers import Admission, Dispatcher, TaskSource
+from schemas import TASKS, Control, EnvironmentSettings, GroupTask
+from tests.examples import closed, step, trained_group
+
+GROUPS, BOUND = 4, 1
+
+
+def dispatcher(bus: Bus, *, steps: int = 10) -> Dispatcher:
+    tasks = TaskSource([EnvironmentSettings(name="reverse")], run=bus.run, seed=1, group_size=2)
+    admission = Admission(max_off_policy_steps=BOUND, groups_per_step=GROUPS, steps=steps)
+    return Dispatcher(bus, tasks, admission, metric_interval_s=60.0)
+
+
+@asynccontextmanager
+async def running(bus: Bus, **options: int) -> AsyncIterator[asyncio.Task[None]]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(dispatcher(bus, **options).run(stop))
+    yield task
+    stop.set()
+    await task
+
+
+async def first_tasks(bus: Bus, count: int) -> list[GroupTask]:
+    """The first ``count`` tasks of the log, as soon as they are there."""
+    tasks: list[GroupTask] = []
+    async for logged in bus.read(TASKS, follow=True):
+        assert isinstance(logged.event, GroupTask)
+        tasks.append(logged.event)
+        if len(tasks) == count:
+            break
+    return tasks
+
+
+async def test_groups_are_issued_up_to_the_bound_and_after_each_closing(connect_as: Any) -> None:
+    bus, trainer = await connect_as("dispatcher"), await connect_as("trainer")
+    ledger = Ledger(trainer, "a")
+    await ledger.open()
+    async with running(bus):
+        await first_tasks(bus, 8)
+        await ledger.append(closed(run=bus.run, group=2))
+        tasks = await first_tasks(bus, 9)
+    assert [task.group for task in tasks] == list(range(9))
+    assert (await bus.state(TASKS)).messages == 9
+
+
+async def test_a_restart_neither_skips_nor_repeats_a_group(connect_as: Any) -> None:
+    trainer = await connect_as("trainer")
+    ledger = Ledger(trainer, "a")
+    await ledger.open()
+    async with running(await connect_as("dispatcher")):
+        await first_tasks(trainer, 8)
+    groups = [trained_group(group=number) for number in range(GROUPS)]
+    await ledger.append(step(run=trainer.run, number=1, groups=groups, packing=[[list(range(2 * len(groups)))]]))
+    async with running(await connect_as("dispatcher")):
+        tasks = await first_tasks(trainer, 12)
+    assert [task.group for task in tasks] == list(range(12))
+
+
+async def test_two_dispatchers_issue_each_group_once(connect_as: Any) -> None:
+    reader = await connect_as("reader")
+    async with running(await connect_as("dispatcher")), running(await connect_as("dispatcher")):
+        tasks = await first_tasks(reader, 8)
+    assert [task.group for task in tasks] == list(range(8))
+    assert (await reader.state(TASKS)).messages == 8
+
+
+async def test_tasks_are_a_pure_function_of_seed_and_number(connect_as: Any) -> None:
+    bus = await connect_as("dispatcher")
+    async with running(bus):
+        issued = await first_tasks(bus, 8)
+    again = TaskSource([EnvironmentSettings(name="reverse")], run=bus.run, seed=1, group_size=2)
+    assert issued == [again.group(number, least_version=issued[number].least_version) for number in range(8)]
+
+
+async def test_a_pause_holds_the_dispatcher_until_resumed(connect_as: Any) -> None:
+    operator = await connect_as("operator")
+    await operator.publish(Control(run=operator.run, action="pause"))
+    async with running(await connect_as("dispatcher")):
+        await operator.publish(Control(run=operator.run, action="limit", limit=3))
+        await operator.publish(Control(run=operator.run, action="resume"))
+        await first_tasks(operator, 3)
+    assert (await operator.state(TASKS)).messages == 3
+
+
+async def test_it_ends_when_the_last_step_is_committed(connect_as: Any) -> None:
+    trainer = await connect_as("trainer")
+    ledger = Ledger(trainer, "a")
+    await ledger.open()
+    async with running(await connect_as("dispatcher"), steps=1) as task:
+        groups = [trained_group(group=group.group) for group in await first_tasks(trainer, 4)]
+        await ledger.append(step(run=trainer.run, number=1, groups=groups, packing=[[list(range(2 * len(groups)))]]))
+        await task

@@ -1,0 +1,131 @@
+"""One member, from its task to its event; faults of environments become data."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+
+import pytest
+
+from environments import Environment, Outcome, Policy, Sample
+from producers import Gate, Player
+from schemas import EngineError, Failure, Rollout, Span, Task, validate
+from tests.examples import task, weights
+from tests.producers.generator.test_gate import PuppetEngine
+
+
+class Letters:
+    """A tokenizer whose tokens are letters' code points; 0 ends."""
+
+    end_id = 0
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(map(chr, ids))
+
+
+class EchoEngine(PuppetEngine):
+    """Answers every request with "ok" and the end token."""
+
+    async def sample(self, request: object) -> Sample:  # type: ignore[override]
+        return Sample(tokens=[111, 107, 0], logprobs=[-1.0, -0.5, -0.1], spans=[Span(0, 0, 3)], finish="stop", cached=0)
+
+
+class Scene(Environment):
+    """Behaves as the test says, play after play."""
+
+    def __init__(self, *acts: object) -> None:
+        super().__init__(seed=0)
+        self.acts = list(acts)
+        self.plays = 0
+
+    def task(self, index: int) -> Task:
+        return Task(prompt="p")
+
+    async def play(self, task: Task, policy: Policy) -> Outcome:
+        act = self.acts[min(self.plays, len(self.acts) - 1)]
+        self.plays += 1
+        if isinstance(act, Exception):
+            raise act
+        if act == "hang":
+            await asyncio.Event().wait()
+        if act != "silent":
+            reply = await policy.say("hi")
+            assert reply.text == "ok"
+        return act if isinstance(act, Outcome) else Outcome(reward=1.0, metrics={"exact": 1.0})
+
+
+async def play(scene: Environment, *, retries: int = 0, timeout_s: float = 30.0, engine: object = None) -> Rollout:
+    gate = Gate(
+        engine or EchoEngine(),  # type: ignore[arg-type]
+        temperature=1.0,
+        max_off_policy_steps=2,
+        abort_late=True,
+        prefix_on_swap="keep",
+    )
+    await gate.swap(weights(version=0), Path())
+    player = Player(
+        gate, Letters(), {"reverse": scene}, max_tokens=64, play_timeout_s=timeout_s, retries=retries  # type: ignore[arg-type]
+    )
+    rollout = await player.play(task(), 3, generator="g", attempt=1)
+    validate(rollout)
+    return rollout
+
+
+async def test_what_is_published_is_what_was_sampled() -> None:
+    rollout = await play(Scene("good"))
+    assert rollout.token_ids().tolist() == [104, 105, 111, 107, 0]
+    assert rollout.loss_mask().tolist() == [False, False, True, True, True]
+    assert rollout.logprob_values() == pytest.approx([-1.0, -0.5, -0.1])
+    assert (rollout.group, rollout.member, rollout.reward, rollout.metrics) == (12, 3, 1.0, {"exact": 1.0})
+
+
+async def test_an_environment_that_raises_is_an_error_and_no_reward() -> None:
+    rollout = await play(Scene(ZeroDivisionError("division by zero")))
+    assert rollout.reward is None
+    assert rollout.error == Failure(kind="environment", message="ZeroDivisionError: division by zero")
+
+
+async def test_a_fault_is_cured_by_a_retry() -> None:
+    scene = Scene(RuntimeError("once"), "good")
+    assert (await play(scene, retries=1)).reward == 1.0
+    assert scene.plays == 2
+
+
+async def test_retries_are_bounded() -> None:
+    scene = Scene(RuntimeError("always"))
+    assert (await play(scene, retries=2)).error is not None
+    assert scene.plays == 3
+
+
+async def test_an_environment_that_hangs_is_timed_out() -> None:
+    rollout = await play(Scene("hang"), timeout_s=0.01)
+    assert rollout.error is not None
+    assert rollout.error.kind == "timeout"
+    assert "play_timeout_s 0.01" in rollout.error.message
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (Outcome(reward=math.nan), "not finite"),
+        (Outcome(reward=1.0, metrics={"m": math.inf}), "not finite"),
+        ("silent", "without a reply"),
+    ],
+)
+async def test_an_outcome_that_cannot_be_trained_is_an_error(act: object, words: str) -> None:
+    rollout = await play(Scene(act))
+    assert rollout.error is not None
+    assert words in rollout.error.message
+
+
+async def test_a_dead_engine_is_no_fault_of_the_environment() -> None:
+    class DeadEngine(EchoEngine):
+        async def sample(self, request: object) -> Sample:  # type: ignore[override]
+            raise EngineError("the engine has died")
+
+    with pytest.raises(EngineError):
+        await play(Scene("good"), engine=DeadEngine())

@@ -1,0 +1,15 @@
+"""Waiting for a condition with a deadline: the only way in which a test waits for another process or thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+DEADLINE_S = 30.0
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Return when ``holds``. Raises TimeoutError where it does not within ``DEADLINE_S``."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not await holds():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.02)
