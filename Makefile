@@ -9,7 +9,7 @@ PYTHON ?=
 EXTRA ?=
 ARGS ?=
 BIN := .venv/bin
-SETUP := $(or $(PYTHON),python3) tools/setup.py $(if $(PYTHON),--python-chosen) $(if $(EXTRA),--extra $(EXTRA))
+SETUP := $(or $(PYTHON),python3) -m tools.setup $(if $(PYTHON),--python-chosen) $(if $(EXTRA),--extra $(EXTRA))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-real check bench clean
@@ -34,7 +34,7 @@ check: setup  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy --strict tools/setup.py
+	$(BIN)/mypy --strict -p tools.setup
 
 bench: setup  ## benchmarks; JSON=1 prints JSON
 	@for each in bench/*.py; do echo "== $$each"; $(BIN)/python "$$each" $(ARGS) || exit 1; done

@@ -11,14 +11,16 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 from schemas import BusError
 
 from .consumer import Consumer, Delivery
 from .log import Logged
+from .wire import Unanswered
 
 log = logging.getLogger("headrace.bus")
+
 MOST_MESSAGES = 1024
 MOST_BYTES = 32 * 1024 * 1024
 FETCH_MESSAGES = 256
@@ -38,21 +40,20 @@ class Inbox:
         *,
         start: int,
         read: Callable[[int], AsyncIterator[Logged]],
-        last_sequence: Callable[[], Awaitable[int]],
     ) -> None:
         """``start``: the first sequence to deliver. ``read``: the stream from a sequence to its end."""
         self.consumer = consumer
         self._loop = loop
         self._next = start
         self._read = read
-        self._last_sequence = last_sequence
         self._changed = threading.Condition()
         self._buffer: deque[Delivery] = deque()
         self._bytes = 0
         self._fault: Exception | None = None
         self._room = asyncio.Event()
         self._pump_waits = False
-        self._unsettled: deque[tuple[int, str]] = deque()
+        self._replies: dict[int, str] = {}
+        self._settling: set[asyncio.Task[None]] = set()
 
     @property
     def buffered(self) -> tuple[int, int]:
@@ -69,30 +70,38 @@ class Inbox:
                 raise BusError(f"nothing more comes from {self.consumer.name}: {self._fault}") from self._fault
             delivery = self._buffer.popleft()
             self._bytes -= len(delivery.payload)
-            if delivery.reply:
-                self._unsettled.append((delivery.sequence, delivery.reply))
             if self._pump_waits and self._has_room():
                 self._pump_waits = False
                 self._loop.call_soon_threadsafe(self._room.set)
         return delivery
 
-    def ack_through(self, sequence: int, *, timeout_s: float = 10.0) -> bool:
-        """Settle what was taken up to ``sequence``. False where the server did not confirm it.
+    def ack_through(self, sequence: int) -> None:
+        """Have everything up to ``sequence`` settled, without waiting for it.
 
-        Nothing is lost then: the ledger is the cursor, and a later call settles this part too.
+        Where the server does not confirm it, that is logged, and a later call settles this part too: what decides
+        is the ledger.
         """
-        reply = ""
-        while self._unsettled and self._unsettled[0][0] <= sequence:
-            _, reply = self._unsettled.popleft()
-        if not reply:
-            return True
-        settling = asyncio.run_coroutine_threadsafe(self.consumer.settle(reply), self._loop)
+        with self._changed:
+            settled = sorted(each for each in self._replies if each <= sequence)
+            replies = [self._replies.pop(each) for each in settled]
+        if replies:
+            self._loop.call_soon_threadsafe(self._settle, settled[-1], replies[-1])
+
+    def _settle(self, sequence: int, reply: str) -> None:
+        task = asyncio.create_task(self._settled(sequence, reply))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _settled(self, sequence: int, reply: str) -> None:
         try:
-            settling.result(timeout_s)
-        except (BusError, TimeoutError):
-            settling.cancel()
-            return False
-        return True
+            await self.consumer.settle(reply)
+        except BusError as error:
+            log.warning("%s: settling up to %d was not confirmed: %s", self.consumer.name, sequence, error)
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait for what is being settled."""
+        if self._settling:
+            await asyncio.wait(self._settling, timeout=timeout_s)
 
     async def pump(self) -> None:
         """Fetch whenever there is room, until cancelled."""
@@ -101,28 +110,42 @@ class Inbox:
                 await self._await_room()
                 batch = min(FETCH_MESSAGES, MOST_MESSAGES - len(self._buffer))
                 fetched = await self.consumer.fetch(batch, FETCH_S, max_bytes=FETCH_BYTES)
-                for delivery in sorted(fetched, key=lambda delivery: delivery.sequence):
-                    await self._repair(before=delivery.sequence)
-                    if delivery.sequence == self._next:
-                        self._put(delivery)
+                await self._take(sorted(fetched, key=lambda delivery: delivery.sequence))
                 if not fetched:
-                    await self._repair(before=await self._last_sequence() + 1)
+                    await self._look_for_strays()
         except Exception as error:
             with self._changed:
                 self._fault = error
                 self._changed.notify_all()
 
-    async def _repair(self, *, before: int) -> None:
-        """Read what lies in the stream before sequence ``before`` and was not delivered."""
-        if before <= self._next:
+    async def _take(self, fetched: list[Delivery]) -> None:
+        with self._changed:
+            # A redelivery's reply replaces the earlier one: a server that was killed may have forgotten that.
+            self._replies.update((delivery.sequence, delivery.reply) for delivery in fetched)
+        for delivery in fetched:
+            if delivery.sequence > self._next:
+                await self._read_up_to(delivery.sequence)
+            if delivery.sequence == self._next:
+                self._put(delivery)
+
+    async def _look_for_strays(self) -> None:
+        """Read what the consumer has handed out, but not to us."""
+        try:
+            state = await self.consumer.info()
+        except Unanswered:
             return
-        log.info("messages %d to %d of %s went elsewhere: reading them", self._next, before - 1, self.consumer.name)
+        if state.pending == 0 and state.delivered >= self._next:
+            await self._read_up_to(state.delivered + 1)
+
+    async def _read_up_to(self, sequence: int) -> None:
+        """Take from the stream what lies before ``sequence`` and was not delivered."""
+        log.info("messages %d to %d of %s went elsewhere: reading them", self._next, sequence - 1, self.consumer.name)
         async for logged in self._read(self._next):
-            if logged.sequence >= before:
-                return
+            if logged.sequence >= sequence:
+                break
             await self._await_room()
             self._put(self.consumer.undelivered(logged))
-        self._next = max(self._next, before)  # what is not there was purged
+        self._next = max(self._next, sequence)  # What was not there was purged.
 
     async def _await_room(self) -> None:
         while True:

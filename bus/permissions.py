@@ -14,6 +14,7 @@ import msgspec
 from schemas import (
     DEAD,
     LEDGER,
+    PREFIX,
     ROLLOUTS,
     STREAMS,
     TASKS,
@@ -32,7 +33,6 @@ from schemas import (
     Weights,
     event_name,
 )
-from schemas.subjects import PREFIX
 
 BusRole = Literal["dispatcher", "generator", "trainer", "sink", "supervisor", "topology", "operator", "reader", "admin"]
 """Who connects. ``topology`` creates streams, ``operator`` gives control events, ``reader`` only reads,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, Self, cast
 
-from schemas import BusError, Lifecycle, Metric, Role
+from schemas import BusError, HeadraceError, Lifecycle, Metric, Role
 
 from .connection import Bus
 
@@ -43,6 +44,8 @@ class Telemetry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._beating.cancel()
+        with contextlib.suppress(HeadraceError):
+            await self._announce_gauges()  # the last ones, for the summary
         self._say("stopped", note="" if error is None else f"{type(error).__name__}: {error}"[:500])
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2.0)
@@ -85,8 +88,14 @@ class Telemetry:
 
     async def _beat(self) -> None:
         while True:
-            gauges = {name: float(value) for name, value in self._gauges().items()}
-            await self._bus.announce(
-                Metric(run=self._bus.run, role=self._role, id=self._bus.id, version=self.version, gauges=gauges)
-            )
+            try:
+                await self._announce_gauges()
+            except HeadraceError as error:
+                log.warning("gauges were not published: %s", error)
             await asyncio.sleep(self._interval_s)
+
+    async def _announce_gauges(self) -> None:
+        gauges = {name: float(value) for name, value in self._gauges().items()}
+        await self._bus.announce(
+            Metric(run=self._bus.run, role=self._role, id=self._bus.id, version=self.version, gauges=gauges)
+        )

@@ -23,7 +23,7 @@ from .wire import Address
 
 log = logging.getLogger("headrace.bus")
 T = TypeVar("T")
-STOP_S = 15.0
+STOP_S, FINISH_S = 15.0, 2.0
 
 
 class BusThread:
@@ -36,7 +36,7 @@ class BusThread:
         self._connected: concurrent.futures.Future[Bus] = concurrent.futures.Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._inboxes: dict[Inbox, asyncio.Task[None]] = {}
 
     def start(self, *, timeout_s: float = 10.0) -> None:
         """Connect. Raises what ``connect`` raises."""
@@ -82,20 +82,9 @@ class BusThread:
         async def make(bus: Bus) -> Inbox:
             consumer: Consumer = await bus.consumer(spec, durable, ack=ack, ack_wait_s=ack_wait_s)
             await consumer.reset(start)
-
-            async def last_sequence() -> int:
-                return (await bus.state(spec)).last_sequence
-
-            inbox = Inbox(
-                consumer,
-                asyncio.get_running_loop(),
-                start=start,
-                read=lambda sequence: bus.read(spec, start=sequence),
-                last_sequence=last_sequence,
-            )
-            pump = asyncio.create_task(inbox.pump())
-            self._pumps.add(pump)
-            pump.add_done_callback(self._pumps.discard)
+            loop = asyncio.get_running_loop()
+            inbox = Inbox(consumer, loop, start=start, read=lambda sequence: bus.read(spec, start=sequence))
+            self._inboxes[inbox] = asyncio.create_task(inbox.pump())
             return inbox
 
         return self.call(make, 30.0)
@@ -124,8 +113,10 @@ class BusThread:
         try:
             await self._stopping.wait()
         finally:
-            for pump in list(self._pumps):
+            for inbox, pump in self._inboxes.items():
                 pump.cancel()
+                await inbox.finish(FINISH_S)
+            await asyncio.gather(*self._inboxes.values(), return_exceptions=True)
             await bus.close()
 
 

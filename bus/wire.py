@@ -24,6 +24,7 @@ from nats.js.api import Header
 
 from schemas import BusError, PublishFailed, ServerUnfit, ServerUnreachable
 
+from .patience import OutOfPatience, Patience
 from .permissions import BusRole, inbox_prefix
 
 log = logging.getLogger("headrace.bus")
@@ -31,7 +32,7 @@ log = logging.getLogger("headrace.bus")
 API = "$JS.API"
 OLDEST_SERVER = (2, 14)
 """Consumers can be reset since 2.14; many messages in one direct get since 2.11."""
-API_TIMEOUT_S = 5.0
+API_TIMEOUT_S, API_DEADLINE_S = 5.0, 10.0
 PING_INTERVAL_S = 10
 CONNECT_S = 2.0
 RECONNECT_PAUSE_S = 0.1
@@ -203,10 +204,11 @@ class Wire:
                 await asyncio.wait_for(self._client.drain(), DRAIN_S + 1)
         with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
             await asyncio.wait_for(self._client.close(), 2.0)
-            # nats-py leaves the socket of an attempt that was refused or cancelled open.
-            if self._client._transport is not None:
-                self._client._transport.close()
-                await asyncio.wait_for(self._client._transport.wait_closed(), 2.0)
+        if self._client._transport is not None:
+            # nats-py leaves the socket of an attempt that was refused or cancelled open. It closes in the loop's
+            # next round; waiting for that may meet the cancellation of nats-py's own wait.
+            self._client._transport.close()  # type: ignore[no-untyped-call]
+            await asyncio.sleep(0)
         self._rejected.cancel()
 
     # What nats-py reports
@@ -310,10 +312,22 @@ class Wire:
             if asking.done() and not asking.cancelled():
                 asking.exception()  # Taken note of, so that asyncio does not complain about it.
 
-    async def api(self, path: str, body: dict[str, Any] | None = None, *, timeout_s: float = API_TIMEOUT_S) -> Any:
-        """A JetStream request's decoded answer. Raises ApiError, and what ``request`` raises."""
+    async def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """A JetStream request's decoded answer; asked again for 10 s, so only what may be done twice is asked here.
+
+        Raises ApiError, Unanswered, Denied, or ServerUnreachable where the connection is gone for good.
+        """
         subject = f"{API}.{path}"
-        message = await self.request(subject, msgspec.json.encode(body) if body else b"", timeout_s=timeout_s)
+        patience = Patience(f"asking {subject}", deadline_s=API_DEADLINE_S)
+        while True:
+            try:
+                timeout_s = patience.remaining_s(API_TIMEOUT_S)
+                message = await self.request(subject, msgspec.json.encode(body) if body else b"", timeout_s=timeout_s)
+                break
+            except Unanswered as error:
+                if error.no_responders:
+                    raise
+                await _pause(patience, error)
         answer = msgspec.json.decode(message.data)
         if "error" in answer:
             raise ApiError(subject, msgspec.convert(answer["error"], Fault))
@@ -399,3 +413,10 @@ class Wire:
             del self._waiting[subject.lower()]
         if not trouble.cancel() and not trouble.cancelled():
             trouble.exception()
+
+
+async def _pause(patience: Patience, error: Unanswered) -> None:
+    try:
+        await patience.pause(str(error))
+    except OutOfPatience:
+        raise error from None

@@ -17,7 +17,7 @@ DIGITS = "0123456789"
 MALFORMED = -0.2
 LATER = 0.08
 """What each further turn takes off the reward of a win."""
-SENSIBLE = 0.4
+SENSIBLE = 0.5
 """Share of a demonstration's guesses that heed the hints; the others are blind, to leave something to learn."""
 
 

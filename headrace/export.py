@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from pathlib import Path
 
 import msgspec
 
 from bus import Bus, WeightsStore
-from schemas import LEDGER, ModelError, RunError, Weights, WeightsError
+from schemas import LEDGER, ModelError, Weights, WeightsError
 
 from .config import RunConfig
 from .folder import RunFolder
-
-COMPANIONS = (
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-    "chat_template.json",
-)  # fmt: skip
-"""Files of a model that training does not change; a directory has some of them."""
+from .models.check import WEIGHTS
+from .models.directory import new_directory
+from .models.importing import COMPANIONS
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,10 +42,9 @@ def export_model(
     """Write ``version`` (None: the newest that is stored) of a run's weights to ``target``, verified.
 
     ``weights``: what the run announced. ``target`` appears whole or not at all; it may exist empty.
-    Raises RunError where ``target`` holds something, ModelError where the model that the run began with is gone,
-    WeightsError where the version was never made, is no longer stored (it names those that are), or is damaged.
+    Raises ModelError where ``target`` holds something, or the model that the run began with is gone; WeightsError
+    where the version was never made, is no longer stored (it names those that are), or is damaged.
     """
-    _refuse_to_overwrite(target)
     source = Path(config.model.path)
     if not (source / "config.json").is_file():
         raise ModelError(
@@ -58,29 +52,15 @@ def export_model(
             "began with there again (model.path)"
         )
     store = WeightsStore(folder.weights, config.weights.keep)
-    chosen = _choose(weights, store, version, folder)
-    stored = store.fetch(chosen)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
+    with new_directory(target) as aside:
+        chosen = _choose(weights, store, version, folder)
+        stored = store.fetch(chosen)
         for name in COMPANIONS:
             if (source / name).is_file():
                 shutil.copyfile(source / name, aside / name)
         _set_dtype(aside / "config.json", chosen.dtype)
-        shutil.copyfile(stored / "model.safetensors", aside / "model.safetensors")
-        aside.chmod(0o755)
-        aside.replace(target)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+        shutil.copyfile(stored / WEIGHTS, aside / WEIGHTS)
     return Exported(folder=str(target), version=chosen.version, sha256=chosen.sha256, dtype=chosen.dtype)
-
-
-def _refuse_to_overwrite(target: Path) -> None:
-    if target.exists() and not target.is_dir():
-        raise RunError(f"{target} is a file: give a new or an empty directory")
-    if target.is_dir() and any(target.iterdir()):
-        raise RunError(f"{target} is not empty: give a new or an empty directory")
 
 
 def _choose(weights: dict[int, Weights], store: WeightsStore, version: int | None, folder: RunFolder) -> Weights:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
-from bus import ApiError, Bus, BusRole, EmbeddedServer, Logged, connect
+from bus import BUS_ROLES, Address, ApiError, Bus, BusRole, EmbeddedServer, Logged, connect
 from schemas import Event, RunError, ServerUnreachable, StreamSpec
 
 from .folder import RunFolder
@@ -19,6 +21,8 @@ Question = Callable[[Bus, bool], Coroutine[Any, Any, T]]
 """From a connection, and whether the run may be going on, to the answer."""
 NO_STREAM = 10059
 LOOK_EVERY_S = 0.3
+CONNECT_S = 5.0
+"""A person waits for this; roles are more patient."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -41,7 +45,7 @@ def ask(place: Place, question: Question[T], *, role: BusRole = "reader", id: st
     Raises RunError where the server has no such run.
     """
     while True:
-        with serving(place.folder, role, place.url) as served:
+        with serving(place.folder, role, place.url) as served, _without_alarm(place):
             try:
                 return asyncio.run(_ask(place, served, question, role, id))
             except _ServerEnded:
@@ -50,7 +54,9 @@ def ask(place: Place, question: Question[T], *, role: BusRole = "reader", id: st
 
 async def _ask(place: Place, served: Served, question: Question[T], role: BusRole, id: str) -> T:
     try:
-        bus = await connect(served.address, run=place.run, role=role, id=id)
+        bus = await connect(
+            served.address, run=place.run, role=_role_of(served.address, role), id=id, timeout_s=CONNECT_S
+        )
     except ServerUnreachable:
         if _ended(place):
             raise _ServerEnded from None
@@ -73,6 +79,26 @@ async def _ask(place: Place, served: Served, question: Question[T], role: BusRol
             task.cancel()
         await asyncio.gather(asking, watching, return_exceptions=True)
         await bus.close()
+
+
+def _role_of(address: Address, wanted: BusRole) -> BusRole:
+    """A user may listen to the answers of its own role only; where it has a role's name, it is of that role."""
+    return next((role for role in BUS_ROLES if role == address.user), wanted)
+
+
+@contextmanager
+def _without_alarm(place: Place) -> Iterator[None]:
+    """No warning when the connection to an embedded server is lost: it ends with its run."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        return place.url is not None or record.levelno >= logging.ERROR
+
+    log = logging.getLogger("headrace.bus")
+    log.addFilter(keep)
+    try:
+        yield
+    finally:
+        log.removeFilter(keep)
 
 
 def _ended(place: Place) -> bool:

@@ -89,7 +89,8 @@ def figures(view: RunView, now: float) -> list[tuple[str, str]]:
         ("tokens/s", f"{tokens_per_s_generated(view):.0f} generated, {tokens_per_s_trained(view.steps):.0f} trained"),
         (
             "idle",
-            f"generators {100 * generator_idle_share(view):.0f} %, trainer {100 * trainer_idle_share(view.steps):.0f} %",
+            f"generators {100 * generator_idle_share(view):.0f} %, "
+            f"trainer {100 * trainer_idle_share(view.steps):.0f} %",
         ),
         ("last swap", swap_line(swaps[-1]) if swaps else "-"),
         ("dead letters", str(len(view.dead))),

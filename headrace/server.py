@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import msgspec
 
 from bus import Address, BusRole, EmbeddedServer
-from schemas import ConfigError
+from schemas import ConfigError, RunError
 
 from .folder import RunFolder
 
 URL, USER, PASSWORD = "HEADRACE_NATS_URL", "HEADRACE_NATS_USER", "HEADRACE_NATS_PASSWORD"
+TURN_S = 15.0
+"""How long one waits for another reader of a run that has ended; most are done within a second."""
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -56,7 +59,7 @@ def serving(folder: RunFolder, role: BusRole, url: str | None = None) -> Iterato
         return
     with ExitStack() as stack:
         # Without taking turns, a second reader would take the first one's server for a run that goes on.
-        stack.enter_context(_turn(folder))
+        stack.enter_context(turn(folder))
         live = EmbeddedServer.find(folder.nats)
         if live is not None:
             stack.close()
@@ -68,7 +71,22 @@ def serving(folder: RunFolder, role: BusRole, url: str | None = None) -> Iterato
 
 
 @contextmanager
-def _turn(folder: RunFolder) -> Iterator[None]:
-    with (folder.path / ".reading").open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def turn(folder: RunFolder) -> Iterator[None]:
+    """Who starts a server on a run's store does it alone: readers after the run and ``headrace up`` take turns.
+
+    Raises RunError when the one before does not end in time.
+    """
+    with (folder.path / ".turn").open("wb") as file:
+        deadline = time.monotonic() + TURN_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise RunError(
+                        f"another headrace command has been reading the log of run {folder.name!r} for more than "
+                        f"{TURN_S:g} s: let it end first (a tail in a pager, perhaps)"
+                    ) from None
+                time.sleep(0.02)
         yield

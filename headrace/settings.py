@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from schemas.events import Positive
+from schemas import Positive
 from schemas.settings import Settings
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]

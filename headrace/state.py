@@ -84,7 +84,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     last_swap: SwapState | None
     paused: bool
     stopped: bool
-    """A person asked it to stop."""
+    """A person asked it to stop, and it was not started since."""
     dead_letters: int
     roles: list[RoleState]
 
@@ -130,9 +130,10 @@ def state_of(view: RunView, *, goes_on: bool, steps: int | None, now: float, tas
     """How the run in ``view`` stands; ``tasks`` and ``rollouts`` were published."""
     last = view.steps[-1].metrics if view.steps else {}
     staleness_max = last.get("staleness_max")
+    stopped = view.stopped and view.stop_asked_at > view.last_start_at
     return RunState(
         run=view.run,
-        state=phase(step=view.committed, steps=steps, goes_on=goes_on, paused=view.paused, stopped=view.stopped),
+        state=phase(step=view.committed, steps=steps, goes_on=goes_on, paused=view.paused, stopped=stopped),
         step=view.committed,
         steps=steps,
         version=None if view.weights is None else view.weights.version,
@@ -150,7 +151,7 @@ def state_of(view: RunView, *, goes_on: bool, steps: int | None, now: float, tas
         trainer_idle_share=trainer_idle_share(view.steps),
         last_swap=_last_swap(view),
         paused=view.paused,
-        stopped=view.stopped,
+        stopped=stopped,
         dead_letters=len(view.dead),
         roles=[_role_state(role, goes_on, now) for _, role in sorted(view.roles.items())],
     )

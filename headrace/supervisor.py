@@ -92,7 +92,8 @@ class Supervisor:
             lived_s = time.monotonic() - began
             if lived_s > self._settings.quick_death_s:
                 quick_deaths, back_off_s = 0, FIRST_BACK_OFF_S
-            quick_deaths += 1
+            else:
+                quick_deaths += 1
             if code == FENCED or quick_deaths >= self._settings.quick_deaths:
                 raise RunError(self._given_up(command, code, quick_deaths))
             self.on_restart(command.name, code, back_off_s)

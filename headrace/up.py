@@ -17,7 +17,7 @@ from . import config as configuration
 from .config import RunConfig
 from .folder import RunFolder
 from .progress import Progress
-from .server import environment_for
+from .server import environment_for, turn
 from .summary import Summary, summarize
 from .supervisor import RoleCommand, Supervisor
 from .view import RunView
@@ -36,7 +36,8 @@ def up(config: RunConfig, parent: Path, console: Console, *, accept_changes: boo
     _check_unchanged(config, folder, accept_changes)
     make_model(config.model, say=lambda text: console.print(text, highlight=False, markup=False))
     folder.path.mkdir(parents=True, exist_ok=True)
-    server = EmbeddedServer.start(folder.nats)
+    with turn(folder):
+        server = EmbeddedServer.start(folder.nats)
     try:
         return asyncio.run(_run(config, folder, server, console))
     finally:

@@ -71,6 +71,9 @@ class RunView:
         self.swaps: list[SwapView] = []
         self.paused = False
         self.stopped = False
+        self.stop_asked_at = 0.0
+        self.last_start_at = 0.0
+        """Of any role: a stop that was asked before it was for earlier processes."""
         self.dead: list[Logged] = []
         """Dead letters."""
 
@@ -113,18 +116,18 @@ class RunView:
                 role = self._role(metric.role, metric.id, logged.time)
                 role.gauges, role.version = metric.gauges, metric.version
             case Control() as control:
-                self._control(control)
+                self._control(control, logged.time)
             case Dead():
                 self.dead.append(logged)
 
-    def _control(self, control: Control) -> None:
+    def _control(self, control: Control, at: float) -> None:
         match control.action:
             case "pause":
                 self.paused = True
             case "resume":
                 self.paused = False
             case "stop":
-                self.stopped = True
+                self.stopped, self.stop_asked_at = True, max(self.stop_asked_at, at)
 
     def _role(self, role: str, id: str, at: float) -> RoleView:
         view = self.roles.setdefault(f"{role}/{id}", RoleView(role=role, id=id))
@@ -135,6 +138,7 @@ class RunView:
         role = self._role(event.role, event.id, at)
         if event.state == "started":
             role.starts += 1
+            self.last_start_at = max(self.last_start_at, at)
         if event.state == "swapped" and event.version is not None:
             initial = role.state == "started"
             self.swaps.append(

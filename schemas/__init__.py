@@ -41,6 +41,8 @@ from .events import (
     LeftOutReason,
     Lifecycle,
     Metric,
+    Natural,
+    Positive,
     Role,
     Rollout,
     Span,
@@ -67,16 +69,17 @@ from .streams import (
     StreamSpec,
     stream_for,
 )
-from .subjects import check_name, subject_filter, subject_of
-from .validation import validate
+from .subjects import PREFIX, check_name, subject_filter, subject_of
+from .validation import MAX_ROLLOUT_TOKENS, validate
 
 __all__ = [
-    "CONTROL", "DEAD", "EVENT_TYPES", "JSON", "LEDGER", "MAX_PAYLOAD_BYTES", "MESSAGE_ID", "MSGPACK", "ROLLOUTS",
-    "STREAMS", "TASKS", "TELEMETRY", "AnyEvent", "BusError", "Closed", "ConfigError", "Control", "Dead",
-    "EngineError", "EnvironmentFault", "EnvironmentSettings", "Event", "EventInvalid", "Failure", "Fenced",
-    "GroupTask", "HeadraceError", "LeftOutReason", "Lifecycle", "LogGap", "Metric", "ModelError", "ModelSettings",
-    "PolicySettings", "PublishFailed", "Role", "Rollout", "RunError", "RunSettings", "ServerUnfit",
-    "ServerUnreachable", "Span", "Step", "StreamMismatch", "StreamSpec", "Task", "Term", "Timings", "TrainedGroup",
-    "Turn", "Weights", "WeightsError", "as_json", "check_name", "content_type", "decode", "decode_as", "encode",
-    "event_name", "event_tag", "headers_of", "message_id", "stream_for", "subject_filter", "subject_of", "validate",
+    "CONTROL", "DEAD", "EVENT_TYPES", "JSON", "LEDGER", "MAX_PAYLOAD_BYTES", "MAX_ROLLOUT_TOKENS", "MESSAGE_ID",
+    "MSGPACK", "PREFIX", "ROLLOUTS", "STREAMS", "TASKS", "TELEMETRY", "AnyEvent", "BusError", "Closed",
+    "ConfigError", "Control", "Dead", "EngineError", "EnvironmentFault", "EnvironmentSettings", "Event",
+    "EventInvalid", "Failure", "Fenced", "GroupTask", "HeadraceError", "LeftOutReason", "Lifecycle", "LogGap",
+    "Metric", "ModelError", "ModelSettings", "Natural", "PolicySettings", "Positive", "PublishFailed", "Role",
+    "Rollout", "RunError", "RunSettings", "ServerUnfit", "ServerUnreachable", "Span", "Step", "StreamMismatch",
+    "StreamSpec", "Task", "Term", "Timings", "TrainedGroup", "Turn", "Weights", "WeightsError", "as_json",
+    "check_name", "content_type", "decode", "decode_as", "encode", "event_name", "event_tag", "headers_of",
+    "message_id", "stream_for", "subject_filter", "subject_of", "validate",
 ]  # fmt: skip

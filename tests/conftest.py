@@ -38,7 +38,7 @@ async def run(server: EmbeddedServer) -> str:
 
 @pytest.fixture
 async def connect_as(server: EmbeddedServer, run: str) -> AsyncIterator[ConnectAs]:
-    """A Bus on the test's run: ``await connect_as("trainer", id="a")``."""
+    """Coroutine function of a role and an optional id, to a Bus on the test's run."""
     buses: list[Bus] = []
 
     async def factory(role: BusRole, *, id: str = "") -> Bus:

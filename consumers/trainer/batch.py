@@ -61,6 +61,7 @@ def document(member: Member, advantage: float, step: int, rules: Rules) -> Docum
     return Document(
         tokens=rollout.token_ids(),
         trained=trained_tokens(member, step, rules),
+        exact=exact_T,
         logprobs=logprobs_T,
         advantage=advantage,
     )

@@ -12,7 +12,10 @@ from .micro_batch import MicroBatch
 class Learner(Protocol):
     """A model with its optimizer, schedule and checkpoints."""
 
-    world_size: int
+    @property
+    def world_size(self) -> int:
+        """Processes that train together."""
+        ...
 
     def step(self, micro_batches: Sequence[MicroBatch]) -> dict[str, float]:
         """One optimizer update; returns loss, grad_norm, lr and other figures of the step."""
@@ -31,7 +34,7 @@ class Learner(Protocol):
         ...
 
     def load_checkpoint(self, step: int) -> None:
-        """Raises CheckpointDamaged when it cannot be loaded."""
+        """Raises CheckpointUnusable where it is missing, damaged or of another model."""
         ...
 
     def checkpoints(self) -> list[int]:

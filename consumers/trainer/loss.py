@@ -31,6 +31,23 @@ class LossSums(NamedTuple):
     """Greatest importance ratio; 0 where N is 0."""
 
 
+class Gap(NamedTuple):
+    """Difference of two log-probabilities that should be the same, over the exact tokens."""
+
+    total: torch.Tensor
+    """Sum of the absolute differences."""
+    tokens: torch.Tensor
+    greatest: torch.Tensor
+    """0 where there is none."""
+
+
+def logprob_gap(logprobs_N: torch.Tensor, behaviour_N: torch.Tensor, exact_N: torch.Tensor) -> Gap:
+    """How far trainer and generator are apart on tokens that the same weights sampled (bool [N] ``exact_N``)."""
+    gaps = (logprobs_N.detach() - behaviour_N).abs()[exact_N]
+    greatest = gaps.max() if gaps.numel() else gaps.new_zeros(())
+    return Gap(total=gaps.sum(), tokens=exact_N.sum(), greatest=greatest)
+
+
 def token_logprobs(
     logits_NV: torch.Tensor, targets_N: torch.Tensor, *, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,6 +143,6 @@ def _sums(loss: torch.Tensor, log_ratio_N: torch.Tensor, ratio_N: torch.Tensor, 
         loss=loss,
         ratio=ratio_N.sum(),
         clipped=clipped_N.sum(),
-        kl=(ratio_N - 1 - log_ratio_N).sum(),
+        kl=(torch.expm1(log_ratio_N) - log_ratio_N).sum(),
         ratio_max=ratio_N.max() if ratio_N.numel() else ratio_N.new_zeros(()),
     )

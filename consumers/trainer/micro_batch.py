@@ -26,6 +26,9 @@ class MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
     """bool [R, L]: True where predicting this token is trained; never at position 0, where nothing predicts it."""
     advantages_RL: npt.NDArray[np.float32]
     """float32 [R, L]: advantage of the token's document; 0 where not trained."""
+    exact_RL: npt.NDArray[np.bool_]
+    """bool [R, L]: True for trained tokens that the very weights which are updated sampled, in a rollout that no swap
+    crossed: there the log-probabilities of trainer and generator must agree."""
     logprobs_RL: npt.NDArray[np.float32]
     """float32 [R, L]: log-probability under the policy that sampled the token; 0 where not trained."""
 
@@ -41,6 +44,7 @@ def empty_micro_batch() -> MicroBatch:
         tokens_RL=np.zeros(shape, np.int32),
         positions_RL=np.arange(8, dtype=np.int32).reshape(shape),
         trained_RL=np.zeros(shape, np.bool_),
+        exact_RL=np.zeros(shape, np.bool_),
         advantages_RL=np.zeros(shape, np.float32),
         logprobs_RL=np.zeros(shape, np.float32),
     )

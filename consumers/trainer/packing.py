@@ -29,6 +29,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """int32 [T]."""
     trained: npt.NDArray[np.bool_]
     """bool [T]: which tokens are trained; the first cannot be, for nothing predicts it."""
+    exact: npt.NDArray[np.bool_]
+    """bool [T]: which tokens the very weights that are updated have sampled."""
     logprobs: npt.NDArray[np.float32]
     """float32 [T]: log-probability under the policy that sampled the token; 0 where not sampled."""
     advantage: float
@@ -106,6 +108,7 @@ def _build(rows: list[list[int]], documents: Sequence[Document]) -> MicroBatch:
         tokens_RL=np.zeros(shape, np.int32),
         positions_RL=np.zeros(shape, np.int32),
         trained_RL=np.zeros(shape, np.bool_),
+        exact_RL=np.zeros(shape, np.bool_),
         advantages_RL=np.zeros(shape, np.float32),
         logprobs_RL=np.zeros(shape, np.float32),
     )
@@ -117,6 +120,7 @@ def _build(rows: list[list[int]], documents: Sequence[Document]) -> MicroBatch:
             batch.tokens_RL[r, start:end] = document.tokens
             batch.positions_RL[r, start:end] = np.arange(end - start)
             batch.trained_RL[r, start:end] = document.trained
+            batch.exact_RL[r, start:end] = document.trained & document.exact
             batch.advantages_RL[r, start:end] = np.where(document.trained, document.advantage, 0.0)
             batch.logprobs_RL[r, start:end] = np.where(document.trained, document.logprobs, 0.0)
             start = end

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from schemas.errors import ConfigError
-from schemas.events import Natural, Positive
+from schemas import ConfigError, Natural, Positive
 from schemas.settings import Settings
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]

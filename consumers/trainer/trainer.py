@@ -46,7 +46,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 class RolloutInbox(Inbox, Protocol):
     """An Inbox that is acknowledged up to the low-water mark, which is for people to see: the ledger is the cursor."""
 
-    def ack_through(self, sequence: int) -> bool: ...
+    def ack_through(self, sequence: int) -> None: ...
 
 
 class Trainer:

@@ -6,13 +6,11 @@ import argparse
 import getpass
 import re
 
-import msgspec
-
 from bus import Bus
 from headrace.inquiry import ask
 from schemas import Control, RunError
 
-from . import options
+from . import options, output
 
 HELP = {
     "pause": "issue no further groups until resume; what is in play is finished and trained",
@@ -59,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     sequence = ask(options.place_of(arguments), command, role="operator", id=user)
     if arguments.json:
-        print(msgspec.json.encode({"run": name, "action": action, "limit": limit, "sequence": sequence}).decode())
+        output.print_json({"run": name, "action": action, "limit": limit, "sequence": sequence})
     elif limit is not None:
         print(f"run {name} has at most {limit} groups open at once from now on")
     else:

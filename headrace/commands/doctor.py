@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import msgspec
-from rich.console import Console
-
 from headrace import config as configuration
 from headrace.doctor import Finding, examine
 from headrace.server import address_from_environment
 
-from . import options
+from . import options, output
 
 HELP = {"doctor": "what is missing or wrong here, with the remedy"}
 
@@ -31,14 +28,14 @@ def run(arguments: argparse.Namespace) -> int:
     address = address_from_environment(arguments.server) if arguments.server else None
     findings = examine(config, arguments.dir, address)
     if arguments.json:
-        print(msgspec.json.encode(findings).decode())
+        output.print_json(findings)
     else:
         _show(findings)
     return 0 if all(finding.ok for finding in findings) else 1
 
 
 def _show(findings: list[Finding]) -> None:
-    console = Console(highlight=False, markup=False)
+    console = output.console()
     for finding in findings:
         mark, style = ("ok", "green") if finding.ok else ("WRONG", "bold red")
         console.print(f"{mark:6}", style=style, end="")

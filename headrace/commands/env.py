@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
 
 from environments import (
     Environment,
@@ -27,7 +26,7 @@ from headrace.keys import override
 from headrace.readable import number, printable
 from schemas import EnvironmentFault, EnvironmentSettings, HeadraceError, Task
 
-from . import options
+from . import options, output
 
 HELP = {"env": "play one task of an environment and show it turn by turn"}
 
@@ -84,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     environment = load_environment(EnvironmentSettings(**args), seed=arguments.seed)
     played = play(environment, arguments.name, arguments.index, _tokenizer(arguments.model))
     if arguments.json:
-        print(msgspec.json.encode(played).decode())
+        output.print_json(played)
     else:
         _show(played)
     return 0
@@ -161,7 +160,7 @@ def _said(transcript: Transcript, tokenizer: Tokenizer) -> Iterator[Said]:
 
 
 def _show(played: Played) -> None:
-    console = Console(highlight=False, markup=False)
+    console = output.console()
     console.print(f"{played.environment}, task {played.index} of seed {played.seed}", style="bold")
     if played.task.answer:
         console.print(f"answer: {printable(played.task.answer)}", soft_wrap=True)

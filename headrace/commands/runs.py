@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from bus import Bus
@@ -15,7 +13,7 @@ from headrace.readable import number, printable
 from headrace.state import RunLine, run_line, steps_of
 from schemas import HeadraceError
 
-from . import options
+from . import options, output
 
 HELP = {"runs": "the runs here, with state, step and reward"}
 
@@ -29,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 def run(arguments: argparse.Namespace) -> int:
     lines = [line_of(folder) for folder in all_runs(arguments.dir)]
     if arguments.json:
-        print(msgspec.json.encode(lines).decode())
+        output.print_json(lines)
     elif not lines:
         print(f"there is no run in {arguments.dir}: headrace up CONFIG starts one, --dir names another folder")
     else:
@@ -56,4 +54,4 @@ def _show(lines: list[RunLine]) -> None:
         step = "-" if line.steps is None else f"{line.step}/{line.steps}"
         reward = "-" if line.reward_last is None else number(line.reward_last)
         table.add_row(line.run, line.state, step, reward, printable(line.note))
-    Console(highlight=False, markup=False).print(table)
+    output.console().print(table)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import msgspec
-
 from schemas import HeadraceError, snapshots
 
-from . import options
+from . import options, output
 
 HELP = {"schemas": "write the events' JSON Schemas, or check that old payloads stay readable"}
 
@@ -39,7 +37,7 @@ def _export(folder: Path, *, as_json: bool) -> int:
     except OSError as error:
         raise HeadraceError(f"schemas cannot be written to {folder}: {error.strerror}: give another folder") from None
     if as_json:
-        print(msgspec.json.encode({"written": [str(path) for path in written]}).decode())
+        output.print_json({"written": [str(path) for path in written]})
     else:
         for path in written:
             print(path)
@@ -51,7 +49,7 @@ def _check(folder: Path, *, as_json: bool) -> int:
         raise HeadraceError(f"there is no folder {folder} to compare with: headrace schemas export {folder} makes it")
     faults = snapshots.check(folder)
     if as_json:
-        print(msgspec.json.encode({"events": len(snapshots.schemas()), "faults": faults}).decode())
+        output.print_json({"events": len(snapshots.schemas()), "faults": faults})
     elif not faults:
         print(f"{len(snapshots.schemas())} events are as recorded in {folder}")
     else:

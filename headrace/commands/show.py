@@ -7,8 +7,6 @@ import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from rich.console import Console
-
 from bus import Bus, Logged
 from environments import Tokenizer, load_tokenizer
 from headrace.config import FILE_NAME, stored
@@ -18,7 +16,7 @@ from headrace.lookup import find_group, find_member, find_step
 from headrace.readable import describe, rollout_text, step_text
 from schemas import ConfigError, Rollout, Step, as_json
 
-from . import options
+from . import options, output
 
 HELP = {"show": "one rollout: text with the version of each token; or one step: what it trained"}
 
@@ -76,7 +74,7 @@ async def _one(logged: Awaitable[Logged]) -> list[Logged]:
 
 
 def _print(found: list[Logged], model: Path | None, folder: RunFolder) -> None:
-    console = Console(highlight=False, markup=False)
+    console = output.console()
     match [logged.event for logged in found]:
         case [Step() as step]:
             console.print(step_text(step))

@@ -6,8 +6,6 @@ import argparse
 import time
 from collections.abc import Iterator
 
-import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from bus import Bus
@@ -16,7 +14,7 @@ from headrace.readable import number, printable
 from headrace.state import RoleState, RunState, run_state, steps_of
 from headrace.view import SILENT_AFTER_S
 
-from . import options
+from . import options, output
 
 HELP = {"status": "step, version, queue depth, staleness, and who is alive, with process ids"}
 
@@ -36,14 +34,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     state = ask(place, question)
     if arguments.json:
-        print(msgspec.json.encode(state).decode())
+        output.print_json(state)
     else:
         _show(state)
     return 0
 
 
 def _show(state: RunState) -> None:
-    console = Console(highlight=False, markup=False)
+    console = output.console()
     for label, value in _lines(state):
         console.print(f"{label:14} {value}", soft_wrap=True)
     if state.roles:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from bus import ApiError, Bus, stream_config
@@ -19,7 +18,7 @@ from headrace.inquiry import NO_STREAM, Place, ask
 from headrace.server import URL, address_from_environment
 from schemas import STREAMS, StreamMismatch, StreamSpec
 
-from . import options
+from . import options, output
 
 HELP = {"topology": "create or verify a run's streams"}
 
@@ -87,7 +86,7 @@ def _apply(place: Place, config: RunConfig, arguments: argparse.Namespace) -> in
 
     done = ask(place, question, role="topology")
     if arguments.json:
-        print(msgspec.json.encode({"run": place.run, "done": done}).decode())
+        output.print_json({"run": place.run, "done": done})
     else:
         for line in done or [f"the streams of run {place.run} are as they should be"]:
             print(line)
@@ -108,7 +107,7 @@ def _show(place: Place, config: RunConfig, arguments: argparse.Namespace) -> int
     lines, fault = ask(place, question)
     if arguments.json:
         shown: dict[str, Any] = {"run": place.run, "streams": lines, "fault": None if fault is None else str(fault)}
-        print(msgspec.json.encode(shown).decode())
+        output.print_json(shown)
     else:
         _print(lines)
     if fault is not None:
@@ -143,4 +142,4 @@ def _print(lines: list[StreamLine]) -> None:
             else ("missing", "-", "-")
         )
         table.add_row(line.name, *figures, f"{line.max_bytes / 1024**2:.0f}", " ".join(line.subjects))
-    Console(highlight=False, markup=False).print(table)
+    output.console().print(table)

@@ -23,7 +23,7 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[int]
     """P token ids, at least one."""
     salt: str
-    """Only requests of the same salt share cached prefixes. At most 128 characters, none of them @, / or a backslash."""
+    """Only requests of the same salt share cached prefixes. At most 128 characters, no @, / or backslash."""
     max_tokens: int
     """Most tokens to sample, at least 1; P + max_tokens must fit into ``generator.max_model_len``."""
     temperature: float
@@ -32,7 +32,7 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling ends after one of these; the model's own end tokens don't count."""
 
 
-class Aborted(Exception):  # noqa: N818 - an outcome that the generator asked for, not an error
+class Aborted(Exception):
     """``abort`` took this request: nothing that it sampled may be used."""
 
     def __init__(self, request: str) -> None:

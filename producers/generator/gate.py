@@ -114,6 +114,7 @@ class Gate:
         self._left = asyncio.Condition()
         self._numbers = itertools.count()
         self._advanced = asyncio.Condition()
+        self._stopped = False
         self._busy_s, self._busy_since = 0.0, 0.0
         self.version: int | None = None
         self.salt = ""
@@ -124,10 +125,11 @@ class Gate:
         await self._engine.start()
 
     async def stop(self) -> None:
+        self._stopped = True
         await self._engine.stop()
 
     def engine_gauges(self) -> dict[str, float]:
-        return self._engine.gauges()
+        return {} if self._stopped else self._engine.gauges()
 
     def sampler(self, name: str) -> RolloutSampler:
         """A sampler for one new rollout."""

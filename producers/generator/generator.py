@@ -164,7 +164,9 @@ class Generator:
         )
 
     def _gauges(self) -> dict[str, float]:
-        ready_s = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
+        if self._ready_at is None:
+            return {}
+        ready_s = time.monotonic() - self._ready_at
         return {
             "in_play": self._in_play,
             "requests": self._gate.in_flight,

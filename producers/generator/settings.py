@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from schemas.events import Natural, Positive
+from schemas import Natural, Positive
 from schemas.settings import Settings
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]

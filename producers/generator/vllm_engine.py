@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from environments import Sample
+from environments import Finish, Sample
 from schemas import EngineError, PolicySettings, Span
 
 from .checkpoint import TensorShapes, check_shapes, tensor_shapes
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 GIB = 1024**3
+STOP_GRACE_S = 2.0
+"""Time for the engine core to end by itself; on the CPU it would take 4 s, and there is nothing that it could lose."""
 CPU_BLOCK_TOKENS = 32
 """Tokens in one block of the prefix cache on the CPU: the smallest that its attention kernel is fast with."""
 
@@ -36,9 +39,7 @@ CPU_BLOCK_TOKENS = 32
 class VllmEngine:
     """See ``engine.Engine``. One instance serves one start and one stop."""
 
-    def __init__(
-        self, model: Path, settings: GeneratorSettings, policy: PolicySettings, dtype: str, seed: int
-    ) -> None:
+    def __init__(self, model: Path, settings: GeneratorSettings, policy: PolicySettings, dtype: str, seed: int) -> None:
         """``dtype`` is the type in which the engine computes; two generators need different ``seed``s."""
         self._model = model
         self._settings = settings
@@ -76,7 +77,8 @@ class VllmEngine:
             return
         loop.call_soon_threadsafe(_succeed, started, llm)
         self._stopping.wait()
-        llm.shutdown(timeout=10.0)
+        logging.getLogger("vllm").setLevel(logging.ERROR)  # it warns of each process that it has to kill
+        llm.shutdown(timeout=STOP_GRACE_S)
 
     def _build(self) -> AsyncLLM:
         on_cpu = _torch_is_cpu_only()
@@ -157,11 +159,8 @@ class VllmEngine:
         await self._alive().abort(list(ids))
 
     async def load(self, folder: Path) -> None:
-        # vLLM only warns of missing tensors, and keeps the old ones.
-        await asyncio.to_thread(check_shapes, folder, self._shapes)
-        await self._guarded(
-            self._alive().collective_rpc("reload_weights", kwargs={"weights_path": str(folder.absolute())})
-        )
+        path = await asyncio.to_thread(_checked_path, folder, self._shapes)
+        await self._guarded(self._alive().collective_rpc("reload_weights", kwargs={"weights_path": path}))
 
     async def label(self, version: int) -> None:
         await self._guarded(self._alive().update_weight_version(str(version)))
@@ -228,6 +227,12 @@ def _fail(started: asyncio.Future[AsyncLLM], error: EngineError) -> None:
         started.set_exception(error)
 
 
+def _checked_path(folder: Path, shapes: TensorShapes) -> str:
+    """Absolute path of weights that can be loaded: of a missing tensor vLLM only warns, and it keeps the old one."""
+    check_shapes(folder, shapes)
+    return str(folder.absolute())
+
+
 def _torch_is_cpu_only() -> bool:
     """By the build of torch, as vLLM's CPU package needs exactly that; asking for devices would initialize CUDA."""
     import torch
@@ -255,9 +260,7 @@ def _environment(settings: GeneratorSettings, on_cpu: bool) -> dict[str, str]:
     return variables
 
 
-def _engine_arguments(
-    model: Path, settings: GeneratorSettings, dtype: str, seed: int, on_cpu: bool
-) -> dict[str, Any]:
+def _engine_arguments(model: Path, settings: GeneratorSettings, dtype: str, seed: int, on_cpu: bool) -> dict[str, Any]:
     """Arguments of AsyncEngineArgs."""
     arguments: dict[str, Any] = {
         "model": str(model.absolute()),
@@ -310,10 +313,13 @@ def _sample_of(request: SamplingRequest, output: RequestOutput) -> Sample:
     from vllm.logprobs import FlatLogprobs
 
     completion = output.outputs[0]
-    finish, logprobs = completion.finish_reason, completion.logprobs
-    if finish != "stop" and finish != "length":
-        raise EngineError(f"vLLM ended request {request.id} with reason {finish!r}: {_REPLACE}")
-    tokens = list(completion.token_ids)
+    finish: Finish
+    match completion.finish_reason:
+        case "stop" | "length" as finish:
+            pass
+        case other:
+            raise EngineError(f"vLLM ended request {request.id} with reason {other!r}: {_REPLACE}")
+    tokens, logprobs = list(completion.token_ids), completion.logprobs
     assert isinstance(logprobs, FlatLogprobs)
     # Each position begins with the sampled token's own value.
     values = [logprobs.logprobs[start] for start in logprobs.start_indices]

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,7 @@ class Fragile:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.server = EmbeddedServer.start(folder)
+        self._buses: list[Bus] = []
 
     def kill(self) -> None:
         os.kill(self.server.pid, signal.SIGKILL)
@@ -42,40 +43,50 @@ class Fragile:
     def start(self) -> None:
         self.server = EmbeddedServer.start(self.folder)
 
-    async def connect(self, role: BusRole, *, through: Relay | None = None) -> Bus:
-        address = self.server.address(role)
-        if through is not None:
-            address = Address(through.url, address.user, address.password)
-        return await connect(address, run=self.run, role=role, id=f"{role}-0")
+    async def connect(self, role: BusRole) -> Bus:
+        bus = await connect(self.server.address(role), run=self.run, role=role, id=f"{role}-0")
+        self._buses.append(bus)
+        return bus
 
-    async def make_streams(self) -> None:
-        bus = await self.connect("topology")
-        await bus.apply_topology(LogSettings())
-        await bus.close()
+    async def close(self) -> None:
+        for bus in self._buses:
+            await bus.close()
+        self.server.stop()
 
 
 @pytest.fixture
-def fragile(tmp_path: Path) -> Iterator[Fragile]:
+async def fragile(tmp_path: Path) -> AsyncIterator[Fragile]:
     fragile = Fragile(tmp_path / "server")
+    await (await fragile.connect("topology")).apply_topology(LogSettings())
     yield fragile
-    fragile.server.stop()
+    await fragile.close()
 
 
 class Relay:
     """Passes bytes between a client and the server; ``deaf`` drops what the server says."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._upstream = server
         self.deaf = False
         self._connections: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._buses: list[Bus] = []
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
+    async def connect(self, role: BusRole, run: str) -> Bus:
+        address = self._upstream.address(role)
+        through = Address(self.url, address.user, address.password)
+        bus = await connect(through, run=run, role=role, id=f"{role}-relayed")
+        self._buses.append(bus)
+        return bus
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        upstream_reader, upstream_writer = await asyncio.open_connection(
+            "127.0.0.1", int(self._upstream.url.rpartition(":")[2])
+        )
         self._connections |= {writer, upstream_writer}
         for source, sink, answers in ((reader, upstream_writer, False), (upstream_reader, writer, True)):
             task = asyncio.create_task(self._pass_on(source, sink, answers))
@@ -97,6 +108,8 @@ class Relay:
         self._connections.clear()
 
     async def stop(self) -> None:
+        for bus in self._buses:
+            await bus.close()
         self._server.close()
         self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -106,7 +119,7 @@ class Relay:
 @pytest.fixture
 async def relay(server: EmbeddedServer) -> AsyncIterator[Relay]:
     """A relay to the session's server."""
-    relay = Relay(int(server.url.rpartition(":")[2]))
+    relay = Relay(server)
     await relay.start()
     yield relay
     await relay.stop()

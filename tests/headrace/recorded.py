@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bus import Bus, EmbeddedServer, WeightsStore, connect
+from bus.settings import LogSettings
 from headrace import config as configuration
 from headrace.config import RunConfig
 from headrace.folder import RunFolder
@@ -41,12 +42,17 @@ def payload_of(version: int) -> bytes:
 def make_run(parent: Path, name: str = "demo", *, steps: int = STEPS, committed: int = STEPS) -> RunFolder:
     """A run that ended after step ``committed`` of ``steps``."""
     folder = prepare(parent, name, steps=steps)
+    add(folder, [*weights_of(folder, committed), *events(name, committed)])
+    return folder
+
+
+def add(folder: RunFolder, log: Sequence[Event]) -> None:
+    """Add events to the log of a run that does not go on."""
     server = EmbeddedServer.start(folder.nats)
     try:
-        asyncio.run(record(server, name, [*weights_of(folder, committed), *events(name, committed)]))
+        asyncio.run(record(server, folder.name, log))
     finally:
         server.stop()
-    return folder
 
 
 def prepare(parent: Path, name: str, *, steps: int = STEPS) -> RunFolder:
@@ -69,7 +75,7 @@ async def record(server: EmbeddedServer, name: str, log: Sequence[Event]) -> Non
     """Publish ``log`` into the run's streams, which are made if they are missing."""
     bus = await connect(server.address("admin"), run=name, role="admin", id="recorder")
     try:
-        await bus.apply_topology(configuration.LogSettings())
+        await bus.apply_topology(LogSettings())
         for event in log:
             await bus.publish(event)
     finally:

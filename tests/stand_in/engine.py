@@ -1,7 +1,7 @@
 """An engine that starts at once: small models, plain torch, the same promises as vLLM.
 
-``generator.engine = "tests.stand_in.engine:StandInEngine"``. It batches continuously, samples truly, waits when it is
-full, and keeps a prefix cache that can be stale. tests/producers/generator/test_engine.py holds it and vLLM to one suite.
+``generator.engine = "tests.stand_in.engine:StandInEngine"``. It batches continuously, samples truly, queues what finds
+no place, and keeps a prefix cache that can be stale. tests/producers/generator/test_engine.py tests it and vLLM alike.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ class _Running:
 class StandInEngine:
     """See ``producers.generator.engine.Engine``."""
 
-    def __init__(
-        self, model: Path, settings: GeneratorSettings, policy: PolicySettings, dtype: str, seed: int
-    ) -> None:
+    def __init__(self, model: Path, settings: GeneratorSettings, policy: PolicySettings, dtype: str, seed: int) -> None:
         self._folder, self._settings, self._dtype = model, settings, dtype
         self._random = torch.Generator().manual_seed(seed)
         self._waiting: list[_Running] = []
@@ -190,7 +188,7 @@ class StandInEngine:
         running.cache = cache = Cache(self._model, self._settings.max_model_len)
         blocks = list(self._prefixes.find(request.salt, request.tokens))
         for block in blocks:
-            cache.kv_L2CKD[:, :, cache.length : cache.length + BLOCK_TOKENS] = block.kv_L2CKD
+            cache.kv_L2CKD[:, :, cache.length : cache.length + BLOCK_TOKENS] = block.kv
             cache.length += BLOCK_TOKENS
             running.kv_versions += [min(block.versions)] * BLOCK_TOKENS
         running.cached = cache.length

@@ -57,7 +57,9 @@ class Model:
         x = embedding(ids_T, self.weights["model.embed_tokens.weight"])
         for layer in range(self.layers):
             name = f"model.layers.{layer}."
-            x = x + self._attention(name, layer, self._norm(name + "input_layernorm", x), cos_T1D, sin_T1D, counts, caches)
+            x = x + self._attention(
+                name, layer, self._norm(name + "input_layernorm", x), cos_T1D, sin_T1D, counts, caches
+            )
             x = x + self._feed_forward(name + "mlp.", self._norm(name + "post_attention_layernorm", x))
         for cache, count in zip(caches, counts, strict=True):
             cache.length += count

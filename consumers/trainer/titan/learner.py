@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from consumers.trainer.loss import LossSums, policy_loss, token_logprobs
+from consumers.trainer.loss import Gap, LossSums, logprob_gap, policy_loss, token_logprobs
 from consumers.trainer.micro_batch import MicroBatch, empty_micro_batch
 from consumers.trainer.packing import padded
 from consumers.trainer.settings import TrainerSettings
@@ -44,6 +44,7 @@ class _Batch(NamedTuple):
     """int64: flat index of the token before each trained one: its logits predict it."""
     targets_N: torch.Tensor
     """int64: the trained tokens."""
+    exact_N: torch.Tensor
     behaviour_N: torch.Tensor
     advantages_N: torch.Tensor
 
@@ -68,7 +69,7 @@ class Learner:
         """Load the model and prepare its optimizer.
 
         temperature: that of sampling, applied to logits before anything else. dtype: of exported weights.
-        steps: the run's; the schedule is constant after its warm-up. checkpoints: folder, made when needed.
+        steps: the run's; the learning rate does not depend on it. checkpoints: folder, made when needed.
         Raises ModelError where ``model_dir`` is missing, incomplete or not supported.
         """
         self._settings, self._temperature = settings, temperature
@@ -76,6 +77,7 @@ class Learner:
         architecture = read_architecture(model_dir)
         _set_determinism(settings.threads, seed)
         self.world: World = join_world()
+        self.world_size: int = self.world.size
         config = build_config(architecture, max_positions=padded(settings.row_tokens))
         self._model = build_model(config, architecture, self.world)
         self._adapter = adapter(config, architecture)
@@ -87,9 +89,10 @@ class Learner:
         self._optimizers = default_adamw(
             lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay
         ).build(model_parts=[self._model])
-        # torchtitan shortens a warm-up that is longer than the run; the rate of a step must not depend on `steps`.
-        self._schedule = LRSchedulersContainer.Config(warmup_steps=settings.warmup_steps, decay_ratio=0.0).build(
-            optimizers=self._optimizers, training_steps=max(steps, settings.warmup_steps)
+        # Constant after the warm-up, also past `steps`: a decay to 1.0 (without a decay torchtitan's schedule asserts
+        # at its end). At least one step longer than the warm-up, which torchtitan would shorten otherwise.
+        self._schedule = LRSchedulersContainer.Config(warmup_steps=settings.warmup_steps, min_lr_factor=1.0).build(
+            optimizers=self._optimizers, training_steps=max(steps, settings.warmup_steps + 1)
         )
         self._checkpoints = Checkpoints(
             checkpoints,
@@ -105,30 +108,25 @@ class Learner:
 
         The loss is the mean over all trained tokens of all micro-batches and ranks. Returns the same metrics on
         every rank: loss, grad_norm (before it is clipped), lr, and over the trained tokens ratio_mean,
-        ratio_max, clip_fraction, entropy and kl.
+        ratio_max, clip_fraction, entropy and kl; and, where there are exact tokens, logprob_gap_mean,
+        logprob_gap_max and logprob_gap_tokens over those.
         Raises ValueError where no token is trained, or one is at the start of a document.
         """
         batches, trained = self._agree(micro_batches)
-        sums = torch.zeros(5, dtype=torch.float64)
-        ratio_max = torch.zeros((), dtype=torch.float64)
+        sums, greatest = torch.zeros(7, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
         for micro_batch in batches:
-            loss, entropy = self._loss(self._to_device(micro_batch))
+            loss, entropy, gap = self._loss(self._to_device(micro_batch))
             torch.autograd.backward(loss.loss / trained)
-            sums += torch.stack([loss.loss.detach(), loss.ratio, loss.clipped, entropy, loss.kl]).cpu()
-            ratio_max = torch.maximum(ratio_max, loss.ratio_max.cpu())
+            parts = (loss.loss.detach(), loss.ratio, loss.clipped, entropy, loss.kl, gap.total, gap.tokens)
+            sums += torch.stack([part.double() for part in parts]).cpu()
+            greatest = torch.maximum(greatest, torch.stack([loss.ratio_max, gap.greatest]).cpu())
         grad_norm = clip_grad_norm_(list(self._model.parameters()), self._settings.max_grad_norm, foreach=True)
         lr = self._schedule.schedulers[0].get_last_lr()[0]
         self._optimizers.step()
         self._schedule.step()
         self._optimizers.zero_grad()
-        means = (self.world.sum(sums) / trained).tolist()
-        names = ("loss", "ratio_mean", "clip_fraction", "entropy", "kl")
-        metrics = dict(zip(names, means, strict=True))
-        return metrics | {
-            "ratio_max": float(self.world.max(ratio_max)),
-            "grad_norm": float(grad_norm),
-            "lr": float(lr),
-        }
+        metrics = _metrics(self.world.sum(sums).tolist(), self.world.max(greatest).tolist(), trained)
+        return metrics | {"grad_norm": float(grad_norm), "lr": float(lr)}
 
     @torch.no_grad()
     def logprobs(self, micro_batch: MicroBatch) -> npt.NDArray[np.float32]:
@@ -190,6 +188,7 @@ class Learner:
             positions_RL=torch.from_numpy(micro_batch.positions_RL.astype(np.int64)).to(device),
             sources_N=torch.from_numpy(np.flatnonzero(trained) - 1).to(device),
             targets_N=torch.from_numpy(micro_batch.tokens_RL[trained].astype(np.int64)).to(device),
+            exact_N=torch.from_numpy(micro_batch.exact_RL[trained]).to(device),
             behaviour_N=torch.from_numpy(micro_batch.logprobs_RL[trained]).to(device),
             advantages_N=torch.from_numpy(micro_batch.advantages_RL[trained]).to(device),
         )
@@ -200,8 +199,8 @@ class Learner:
         logits_NV = self._logits(batch.tokens_RL, batch.positions_RL, masks, batch.sources_N)
         return token_logprobs(logits_NV, batch.targets_N, temperature=self._temperature)
 
-    def _loss(self, batch: _Batch) -> tuple[LossSums, torch.Tensor]:
-        """The loss, and the sum of the entropies."""
+    def _loss(self, batch: _Batch) -> tuple[LossSums, torch.Tensor, Gap]:
+        """The loss, the sum of the entropies, and the gap on exact tokens."""
         logprobs_N, entropies_N = self._token_logprobs(batch)
         settings = self._settings
         sums = policy_loss(
@@ -212,7 +211,19 @@ class Learner:
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
         )
-        return sums, entropies_N.sum()
+        return sums, entropies_N.sum(), logprob_gap(logprobs_N, batch.behaviour_N, batch.exact_N)
+
+
+def _metrics(sums: list[float], greatest: list[float], trained: int) -> dict[str, float]:
+    """Means over the ``trained`` tokens of all ranks, from the sums that ``step`` makes."""
+    *means, gap, exact_tokens = sums
+    names = ("loss", "ratio_mean", "clip_fraction", "entropy", "kl")
+    metrics = {name: value / trained for name, value in zip(names, means, strict=True)}
+    metrics["ratio_max"] = greatest[0]
+    if exact_tokens:
+        gaps = {"mean": gap / exact_tokens, "max": greatest[1], "tokens": exact_tokens}
+        metrics |= {f"logprob_gap_{name}": value for name, value in gaps.items()}
+    return metrics
 
 
 def _set_determinism(threads: int, seed: int) -> None:

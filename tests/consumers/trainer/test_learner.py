@@ -109,7 +109,17 @@ def test_loss_and_metrics_are_means_over_trained_tokens(model: Path, tmp_path: P
     assert 0 < metrics["entropy"] < np.log(64)
     assert metrics["grad_norm"] > 0
     assert metrics["lr"] == pytest.approx(1e-3 / 4)
-    assert set(metrics) == {"loss", "grad_norm", "lr", "ratio_mean", "ratio_max", "clip_fraction", "entropy", "kl"}
+    gap = np.abs(new - old)[batch.exact_RL[batch.trained_RL]]
+    assert metrics["logprob_gap_mean"] == pytest.approx(gap.mean(), rel=1e-5)
+    assert metrics["logprob_gap_max"] == pytest.approx(gap.max(), rel=1e-5)
+    assert metrics["logprob_gap_tokens"] == gap.size
+    assert len(metrics) == 11
+
+
+def test_without_exact_tokens_there_is_no_gap_to_report(model: Path, tmp_path: Path) -> None:
+    (batch,) = micro_batches(random_documents(4), tokens=4096)
+    none = msgspec.structs.replace(batch, exact_RL=np.zeros_like(batch.exact_RL))
+    assert not any(name.startswith("logprob_gap") for name in learner(model, tmp_path).step([none]))
 
 
 def on_policy(policy: Learner, batch: MicroBatch) -> MicroBatch:
@@ -162,8 +172,18 @@ def test_gradients_are_scaled_down_to_their_greatest_norm(model: Path, tmp_path:
 def test_learning_rate_rises_and_then_stays(model: Path, tmp_path: Path) -> None:
     policy = learner(model, tmp_path, warmup_steps=3)
     batches = micro_batches(random_documents(2))
-    rates = [policy.step(batches)["lr"] for _ in range(10)]
-    assert rates == pytest.approx([1e-3 / 3, 2e-3 / 3, *[1e-3] * 8])
+    rates = [policy.step(batches)["lr"] for _ in range(13)]  # past the 10 steps that the learner was told
+    assert rates[:2] == pytest.approx([1e-3 / 3, 2e-3 / 3])
+    assert rates[2:] == [1e-3] * 11
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 100])
+def test_learning_rate_does_not_depend_on_the_length_of_the_run(steps: int, model: Path, tmp_path: Path) -> None:
+    policy = Learner(
+        model, settings(warmup_steps=3), temperature=1.0, dtype="float32", seed=0, steps=steps, checkpoints=tmp_path
+    )
+    batches = micro_batches(random_documents(2))
+    assert [policy.step(batches)["lr"] for _ in range(5)] == pytest.approx([1e-3 / 3, 2e-3 / 3, *[1e-3] * 3])
 
 
 def test_weight_decay_shrinks_what_the_gradient_leaves_alone(model: Path, tmp_path: Path) -> None:

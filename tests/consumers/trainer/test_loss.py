@@ -75,7 +75,7 @@ def test_grpo_stops_a_token_beyond_its_bound_only(ratio: float, advantage: float
 @given(tokens)
 def test_kl_estimate_is_never_negative_and_zero_on_policy(rows: list[tuple[float, float, float]]) -> None:
     new, old, advantage = columns(rows)
-    assert grpo(new, old, advantage, clip_low=LOW, clip_high=HIGH).kl.item() >= 0
+    assert grpo(new, old, advantage, clip_low=LOW, clip_high=HIGH).kl.item() >= -1e-6  # rounding
     same = grpo(new, new.detach(), advantage, clip_low=LOW, clip_high=HIGH)
     assert same.kl.item() == 0
     assert same.ratio.item() == len(rows)

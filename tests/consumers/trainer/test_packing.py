@@ -83,6 +83,7 @@ def test_micro_batches_hold_what_the_documents_hold(count: int, seed: int) -> No
                 assert np.array_equal(batch.logprobs_RL[r, span], document.logprobs)
                 expected = np.where(document.trained, np.float32(document.advantage), np.float32(0))
                 assert np.array_equal(batch.advantages_RL[r, span], expected)
+                assert np.array_equal(batch.exact_RL[r, span], document.exact & document.trained)
                 start = span.stop
             assert not batch.trained_RL[r, start:].any()
             assert np.array_equal(batch.positions_RL[r, start:], np.arange(batch.tokens_RL.shape[1] - start))
@@ -90,7 +91,11 @@ def test_micro_batches_hold_what_the_documents_hold(count: int, seed: int) -> No
 
 def test_a_document_that_trains_its_first_token_is_refused() -> None:
     document = Document(
-        tokens=np.zeros(2, np.int32), trained=np.ones(2, np.bool_), logprobs=np.zeros(2, np.float32), advantage=1.0
+        tokens=np.zeros(2, np.int32),
+        trained=np.ones(2, np.bool_),
+        exact=np.ones(2, np.bool_),
+        logprobs=np.zeros(2, np.float32),
+        advantage=1.0,
     )
     with pytest.raises(ValueError, match="document 0 trains its first token"):
         build_micro_batches([[[0]]], [document])
@@ -98,7 +103,11 @@ def test_a_document_that_trains_its_first_token_is_refused() -> None:
 
 def test_a_document_whose_arrays_disagree_is_refused() -> None:
     document = Document(
-        tokens=np.zeros(3, np.int32), trained=np.zeros(3, np.bool_), logprobs=np.zeros(2, np.float32), advantage=1.0
+        tokens=np.zeros(3, np.int32),
+        trained=np.zeros(3, np.bool_),
+        exact=np.zeros(3, np.bool_),
+        logprobs=np.zeros(2, np.float32),
+        advantage=1.0,
     )
     with pytest.raises(ValueError, match="3 tokens, 3 mask entries and 2 log-probabilities"):
         build_micro_batches([[[0]]], [document])

@@ -46,6 +46,7 @@ def whole_documents(lengths: list[int]) -> list[Document]:
         Document(
             tokens=random.integers(0, VOCABULARY, length).astype(np.int32),
             trained=np.arange(length) > 0,
+            exact=np.zeros(length, np.bool_),
             logprobs=np.zeros(length, np.float32),
             advantage=1.0,
         )
@@ -103,6 +104,7 @@ def test_only_trained_tokens_get_a_logprob(models: dict[str, Path], tmp_path: Pa
         tokens_RL=batch.tokens_RL,
         positions_RL=batch.positions_RL,
         trained_RL=fewer,
+        exact_RL=batch.exact_RL,
         advantages_RL=batch.advantages_RL,
         logprobs_RL=batch.logprobs_RL,
     )

@@ -70,6 +70,7 @@ def random_documents(count: int, *, shortest: int = 4, longest: int = 20, seed: 
             Document(
                 tokens=random.integers(0, VOCABULARY, length).astype(np.int32),
                 trained=trained,
+                exact=trained & (np.arange(length) % 2 == 0),
                 logprobs=np.where(trained, random.normal(-4.0, 0.3, length), 0.0).astype(np.float32),
                 advantage=float(random.normal()),
             )

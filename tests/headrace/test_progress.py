@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from headrace.progress import HEARTBEAT_S, Progress, figures, roles_line, step_line
+from headrace.view import RunView
+from tests import examples
+from tests.headrace.recorded import METRICS, events
+from tests.logs import TIME, logged
+
+
+def view_of(committed: int = 2) -> RunView:
+    view = RunView("demo")
+    for event in events("demo", committed):
+        view.apply(logged(event))
+    return view
+
+
+def console_of(*, terminal: bool = False) -> Console:
+    return Console(file=io.StringIO(), width=200, force_terminal=terminal, color_system=None)
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+class Clock:
+    now = TIME
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_line_of_a_step_has_reward_staleness_times_and_the_last_swap() -> None:
+    line = step_line(view_of(), 2, 70)
+    assert line == (
+        "step   2/70  reward 0.500 exact 0.25  staleness 1.25  held 4  tokens 36"
+        "  waited 0.5 s  trained 0.2 s  swap v2 300 ms"
+    )
+
+
+def test_figures_of_an_empty_run_are_dashes() -> None:
+    shown = dict(figures(RunView("demo"), TIME))
+    assert shown["reward"] == shown["weights"] == shown["staleness"] == shown["last swap"] == "-"
+    assert shown["roles"] == "none"
+
+
+def test_figures_show_queue_rates_idle_shares_and_dead_letters() -> None:
+    shown = dict(figures(view_of(), TIME))
+    assert shown["queue"] == "7 groups open, 4 rollouts held"
+    assert shown["tokens/s"].startswith("10 generated")
+    assert shown["idle"].startswith("generators 25 %")
+    assert shown["last swap"] == "v2 300 ms"
+    assert shown["dead letters"] == "1"
+
+
+def test_silent_role_is_named_with_its_silence() -> None:
+    assert "generator/gen-0 ready (silent for 20 s)" in roles_line(view_of(), TIME + 20)
+    assert "silent" not in roles_line(view_of(), TIME + 5)
+
+
+def test_each_step_is_told_once_without_a_terminal() -> None:
+    view, console = view_of(0), console_of()
+    with Progress(view, 3, console, Clock()) as progress:
+        for number in (1, 2):
+            view.apply(logged(examples.step(number=number, metrics=METRICS)))
+        progress.update()
+        progress.update()
+    steps = [line for line in written(console).splitlines() if line.startswith("step   ")]
+    assert [line[:10] for line in steps] == ["step   1/3", "step   2/3"]
+
+
+def test_steps_of_an_earlier_start_are_not_told_again() -> None:
+    console = console_of()
+    with Progress(view_of(2), 3, console, Clock()) as progress:
+        progress.update()
+    assert "step   1/3" not in written(console)
+
+
+def test_heartbeat_comes_while_no_step_is_committed() -> None:
+    console, clock = console_of(), Clock()
+    with Progress(view_of(1), 3, console, clock) as progress:
+        for seconds in (0.0, HEARTBEAT_S - 1, 1.0, 1.0):
+            clock.now += seconds
+            progress.update()
+    beats = [line for line in written(console).splitlines() if line.startswith("step 1  queue: ")]
+    assert len(beats) == 2
+
+
+def test_terminal_gets_one_table_that_is_redrawn() -> None:
+    console = console_of(terminal=True)
+    with Progress(view_of(), 4, console, Clock()) as progress:
+        progress.update()
+    text = written(console)
+    assert "demo: step 2 of 4" in text
+    assert "7 groups open" in text
+
+
+def test_what_is_said_is_no_markup() -> None:
+    console = console_of()
+    with Progress(view_of(), 4, console, Clock()) as progress:
+        progress.say("[red]generator-0[/red] ended")
+    assert "[red]generator-0[/red] ended" in written(console)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from bus import EmbeddedServer
+from headrace import server as servers
+from headrace.folder import RunFolder
+from headrace.server import address_from_environment, environment_for, serving, turn
+from schemas import ConfigError, RunError
+from tests.headrace.conftest import GoingOn
+
+
+def test_named_server_comes_with_the_environments_credentials(
+    ended: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(servers.USER, "ann")
+    monkeypatch.setenv(servers.PASSWORD, "secret")
+    with serving(ended, "reader", "nats://mill:4222") as served:
+        assert (served.address.url, served.address.user, served.address.password) == (
+            "nats://mill:4222",
+            "ann",
+            "secret",
+        )
+        assert served.goes_on
+
+
+def test_no_server_at_all_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(servers.URL, raising=False)
+    with pytest.raises(ConfigError, match="give --server nats://HOST:PORT or set HEADRACE_NATS_URL"):
+        address_from_environment()
+
+
+def test_address_survives_the_way_to_a_child(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment_for(server.address("trainer")).items():
+        monkeypatch.setenv(name, value)
+    assert address_from_environment() == server.address("trainer")
+
+
+def test_live_server_is_used_and_left_alone(going_on: GoingOn) -> None:
+    with serving(going_on.folder, "reader") as served:
+        assert served.address == going_on.server.address("reader")
+        assert served.goes_on
+    assert going_on.server.running
+
+
+def test_readers_of_an_ended_run_take_turns(ended: RunFolder) -> None:
+    command = [sys.executable, "-m", "headrace", "show", "demo", "1/2", "--json", "--dir", str(ended.path.parent)]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
+    told = [reader.communicate() for reader in readers]
+    assert [reader.returncode for reader in readers] == [0] * 4, told
+    assert len(set(told)) == 1
+
+
+def test_reader_that_does_not_end_is_not_waited_for_for_ever(ended: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "TURN_S", 0.1)
+    with (
+        turn(ended),
+        pytest.raises(RunError, match="another headrace command has been reading the log of run 'demo'"),
+        turn(ended),
+    ):
+        raise AssertionError("two had the turn at once")

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from headrace.folder import RunFolder
+from headrace.state import RunPhase, RunState, phase, state_of, steps_of
+from headrace.view import SILENT_AFTER_S, RunView
+from schemas import Event
+from tests import examples
+from tests.headrace.recorded import STEPS, events
+from tests.logs import TIME, logged
+
+
+def state(*log: Event, goes_on: bool = True, now: float = TIME, steps: int | None = 10) -> RunState:
+    view = RunView("demo")
+    for i, event in enumerate(log):
+        view.apply(logged(event, time=TIME + i / 1000))
+    return state_of(view, goes_on=goes_on, steps=steps, now=now, tasks=2, rollouts=6)
+
+
+def test_run_without_events_has_nulls_for_what_nobody_knows() -> None:
+    empty = state()
+    assert (empty.step, empty.version, empty.reward_last, empty.staleness_mean, empty.last_swap) == (0, *[None] * 4)
+    assert empty.roles == []
+
+
+def test_state_has_what_the_log_says() -> None:
+    found = state(*events("demo", 2), examples.weights(version=2))
+    assert (found.state, found.step, found.version, found.reward_last) == ("running", 2, 2, 0.5)
+    assert (found.groups_open, found.rollouts_held, found.dead_letters) == (7, 4, 1)
+    assert (found.tasks_published, found.rollouts_published) == (2, 6)
+    assert (found.staleness_mean, found.staleness_max) == (1.25, 2)
+    assert found.last_swap is not None
+    assert (found.last_swap.version, found.last_swap.pause_ms) == (2, 300.0)
+    assert found.generator_idle_share == 0.25
+
+
+@pytest.mark.parametrize(
+    ("step", "goes_on", "paused", "stopped", "expected"),
+    [
+        (3, True, False, False, "running"),
+        (3, True, True, False, "paused"),
+        (3, True, True, True, "stopping"),
+        (3, False, True, True, "interrupted"),
+        (10, True, True, True, "finished"),
+        (10, False, False, False, "finished"),
+    ],
+)
+def test_phase_follows_from_steps_and_from_what_was_asked(
+    step: int, goes_on: bool, paused: bool, stopped: bool, expected: RunPhase
+) -> None:
+    assert phase(step=step, steps=10, goes_on=goes_on, paused=paused, stopped=stopped) == expected
+
+
+def test_stop_counts_until_something_starts_again() -> None:
+    stop, start = examples.control(action="stop", limit=None), examples.lifecycle(state="started", details={})
+    assert state(start, stop).stopped
+    assert state(start, stop).state == "stopping"
+    assert not state(start, stop, start).stopped
+
+
+def test_alive_is_who_has_not_stopped_was_heard_and_whose_run_goes_on() -> None:
+    def alive(**how: object) -> dict[str, bool]:
+        return {role.role: role.alive for role in state(*events("demo", 2), **how).roles}  # type: ignore[arg-type]
+
+    assert alive() == {"generator": True, "dispatcher": True, "trainer": False}
+    assert alive(goes_on=False) == {"generator": False, "dispatcher": False, "trainer": False}
+    assert alive(now=TIME + SILENT_AFTER_S + 1) == {"generator": False, "dispatcher": False, "trainer": False}
+
+
+def test_steps_are_those_of_the_configuration_that_is_here(ended: RunFolder) -> None:
+    assert steps_of(ended) == STEPS
+    assert steps_of(RunFolder(ended.path.parent / "elsewhere")) is None

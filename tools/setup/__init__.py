@@ -1,0 +1,1 @@
+"""Set-up: makes `.venv` with everything that Headrace needs. Runs with any Python's standard library alone."""
