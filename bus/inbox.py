@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Callable
 
 from schemas import BusError
 
+from .answers import Unanswered
 from .consumer import Consumer, Delivery
-from .log import Logged
-from .wire import Unanswered
+from .stream import Logged
 
 log = logging.getLogger("headrace.bus")
 

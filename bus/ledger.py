@@ -13,11 +13,11 @@ import logging
 
 from schemas import LEDGER, BusError, Event, Fenced
 
+from .answers import Unanswered
 from .connection import Bus
-from .log import Logged
 from .patience import Patience
 from .publication import DIGEST, WRITER, Publication, Published, WrongSequence, why
-from .wire import Unanswered
+from .stream import Logged
 
 log = logging.getLogger("headrace.bus")
 

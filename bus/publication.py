@@ -9,8 +9,9 @@ import msgspec
 
 from schemas import BusError, Event, PublishFailed, StreamSpec, encode, event_tag, headers_of, stream_for, subject_of
 
+from .answers import ApiError, Fault, Unanswered
 from .topology import UNKNOWN_STREAM, largest_message_bytes
-from .wire import ApiError, Fault, Unanswered, Wire
+from .wire import Wire
 
 WRITER, DIGEST = "hr-writer", "hr-digest"
 EXPECTED_LAST = "Nats-Expected-Last-Sequence"

@@ -27,9 +27,9 @@ import msgspec
 
 from schemas import ServerUnfit, ServerUnreachable
 
+from .address import Address
 from .permissions import BUS_ROLES, BusRole
 from .server_config import server_config
-from .wire import Address
 
 log = logging.getLogger("headrace.bus")
 

@@ -15,11 +15,11 @@ from typing import Literal, TypeVar
 
 from schemas import BusError, StreamSpec
 
+from .address import Address
 from .connection import Bus, connect
 from .consumer import Consumer
 from .inbox import Inbox
 from .permissions import BusRole
-from .wire import Address
 
 log = logging.getLogger("headrace.bus")
 T = TypeVar("T")
@@ -116,7 +116,8 @@ class BusThread:
             for inbox, pump in self._inboxes.items():
                 pump.cancel()
                 await inbox.finish(FINISH_S)
-            await asyncio.gather(*self._inboxes.values(), return_exceptions=True)
+            if self._inboxes:
+                await asyncio.wait(self._inboxes.values(), timeout=FINISH_S)
             await bus.close()
 
 

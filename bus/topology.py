@@ -6,9 +6,10 @@ from typing import Any
 
 from schemas import MAX_PAYLOAD_BYTES, ROLLOUTS, STREAMS, ServerUnfit, StreamMismatch, StreamSpec
 
+from .answers import ApiError
 from .permissions import stored_subject
 from .settings import LogSettings
-from .wire import ApiError, Wire
+from .wire import Wire
 
 GIB = 1024**3
 WRAPPING_BYTES = 64 * 1024

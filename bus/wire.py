@@ -22,79 +22,22 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.api import Header
 
-from schemas import BusError, PublishFailed, ServerUnfit, ServerUnreachable
+from schemas import BusError, ServerUnreachable
 
+from .address import Address
+from .answers import ApiError, Collected, Denied, Fault, Unanswered
 from .patience import OutOfPatience, Patience
 from .permissions import BusRole, inbox_prefix
 
 log = logging.getLogger("headrace.bus")
 
 API = "$JS.API"
-OLDEST_SERVER = (2, 14)
-"""Consumers can be reset since 2.14; many messages in one direct get since 2.11."""
 API_TIMEOUT_S, API_DEADLINE_S = 5.0, 10.0
 PING_INTERVAL_S = 10
 CONNECT_S = 2.0
 RECONNECT_PAUSE_S = 0.1
 DRAIN_S = 5.0
 _REFUSAL = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
-_NO_JETSTREAM = (10039, 10076)
-
-
-class Address(msgspec.Struct, frozen=True):
-    """Where a NATS server is and who we are to it."""
-
-    url: str
-    """``nats://host:port``, or several separated by commas."""
-    user: str | None = None
-    password: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Address(url={self.url!r}, user={self.user!r})"
-
-
-class Denied(PublishFailed):
-    """The server's permissions do not let this role send to a subject."""
-
-
-class Unanswered(BusError):
-    """A request has no answer; whether it was carried out is not known."""
-
-    def __init__(self, reason: str, *, no_responders: bool = False) -> None:
-        super().__init__(reason)
-        self.no_responders = no_responders
-
-
-class ApiError(BusError):
-    """JetStream answered a request with an error."""
-
-    def __init__(self, subject: str, fault: Fault) -> None:
-        super().__init__(f"{subject}: {fault}")
-        self.fault = fault
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """The error part of a JetStream answer. Codes: nats-server, server/errors.json."""
-
-    code: int = 0
-    err_code: int = 0
-    description: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.description} ({self.err_code or self.code})"
-
-
-class Collected(msgspec.Struct):
-    """Several answers to one request, and how they ended."""
-
-    messages: list[Msg]
-    status: str = ""
-    """Of the server's closing message; empty where there was none."""
-    description: str = ""
-    pending: int = 0
-    """How many more there are, as that message says."""
-    lost: str = ""
-    """Why answers may be missing; empty where they are not."""
 
 
 class Wire:
@@ -116,8 +59,7 @@ class Wire:
     # Connecting and closing
 
     async def open(self, name: str, *, timeout_s: float) -> None:
-        """Connect and check the server. Raises ServerUnreachable or ServerUnfit, after at most ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
+        """Connect. Raises ServerUnreachable, after at most ``timeout_s`` or where the server refuses us."""
         # nats-py itself tries for ever, also where it is refused.
         connecting: asyncio.Future[None] = asyncio.ensure_future(self._client.connect(**self._options(name)))
         ends: set[asyncio.Future[Any]] = {connecting, self._rejected}
@@ -125,8 +67,6 @@ class Wire:
             await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             self._raise_unless_connected(connecting, timeout_s)
             self._up.set()
-            self._check_version()
-            await self._check_jetstream(deadline)
         except BaseException:
             connecting.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
@@ -166,44 +106,17 @@ class Wire:
         if error := connecting.exception():
             raise ServerUnreachable(f"cannot connect to NATS at {where}: {error}: check the address") from error
 
-    def _check_version(self) -> None:
-        version = self._client.connected_server_version
-        if (version.major, version.minor) < OLDEST_SERVER:
-            raise ServerUnfit(
-                f"the NATS server at {self.address.url} has version {version.major}.{version.minor}.{version.patch}: "
-                f"Headrace needs {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} or newer"
-            )
-
-    async def _check_jetstream(self, deadline: float) -> None:
-        """Ask until JetStream answers: a cluster may still be electing a leader."""
-        while True:
-            try:
-                await self.api("INFO")
-                return
-            except Unanswered as error:
-                off, reason = error.no_responders, str(error)
-            except ApiError as error:
-                off, reason = error.fault.err_code in _NO_JETSTREAM, str(error)
-            if off:
-                raise ServerUnfit(
-                    f"the NATS server at {self.address.url} runs without JetStream for user "
-                    f"{self.address.user or 'nobody'} ({reason}): start it with -js, or enable it for the account"
-                )
-            if time.monotonic() >= deadline:
-                raise ServerUnfit(
-                    f"JetStream at {self.address.url} gives no answer ({reason}): look at the server's log"
-                )
-            await asyncio.sleep(0.1)
-
     async def close(self) -> None:
         """Send what is still to be sent, and close; within about 5 s."""
         self._closing = True
         self._fail_waiting(ServerUnreachable("the connection is closed"))
         with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
             if self._client.is_connected:
-                await asyncio.wait_for(self._client.drain(), DRAIN_S + 1)
+                async with asyncio.timeout(DRAIN_S + 1):
+                    await self._client.drain()
         with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
-            await asyncio.wait_for(self._client.close(), 2.0)
+            async with asyncio.timeout(2.0):
+                await self._client.close()
         if self._client._transport is not None:
             # nats-py leaves the socket of an attempt that was refused or cancelled open. It closes in the loop's
             # next round; waiting for that may meet the cancellation of nats-py's own wait.
@@ -273,6 +186,11 @@ class Wire:
     def connected(self) -> bool:
         return self._client.is_connected
 
+    @property
+    def server_version(self) -> tuple[int, int, int]:
+        version = self._client.connected_server_version
+        return version.major, version.minor, version.patch
+
     def on_return(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Have ``wake`` called after each reconnect; the answer takes it back."""
         self._listeners.add(wake)
@@ -280,8 +198,10 @@ class Wire:
 
     async def wait_connected(self, timeout_s: float) -> bool:
         """Whether there is a connection within ``timeout_s``. Raises ServerUnreachable where none comes back."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._up.wait(), timeout_s)
+        # Not asyncio.wait_for: in Python 3.11 it loses a cancellation that comes as the wait ends.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
         if self._dead is not None:
             raise self._dead
         return self._up.is_set()

@@ -156,7 +156,7 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("
 def memory(available: int, config: RunConfig | None) -> Finding:
     """Room for a trainer and the generators, with their KV caches on the CPU."""
     count, kv_cache_gib = (1, 0.5) if config is None else (config.generator.count, config.generator.kv_cache_gib)
-    weights = 0 if config is None else _size(Path(config.model.path))
+    weights = 0 if config is None else _weights_bytes(config)
     # The trainer holds parameters, gradients and two moments; a generator holds parameters, and once more to load.
     needed = (1 + count) * ROLE_GIB + count * kv_cache_gib + (4 + 2 * count) * weights / GIB
     return _judged(
@@ -172,7 +172,7 @@ def disk(folder: Path, config: RunConfig | None) -> Finding:
     place = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.is_dir())
     free, needed = shutil.disk_usage(place).free, LEAST_FREE_GIB
     if config is not None:
-        weights = _size(Path(config.model.path)) / GIB
+        weights = _weights_bytes(config) / GIB
         checkpoints = config.trainer.keep_checkpoints + 1  # and checkpoint 0
         versions = config.weights.keep or config.run.steps + 1
         needed += config.log.max_gib + weights * (3 * checkpoints + versions)
@@ -282,6 +282,9 @@ def _version(name: str, version_of: Callable[[str], str]) -> str | None:
         return None
 
 
-def _size(model: Path) -> int:
-    """Bytes of the model's weights; 0 while there are none."""
-    return sum(file.stat().st_size for file in model.glob("*.safetensors"))
+def _weights_bytes(config: RunConfig) -> int:
+    """The model's parameters in float32, as they are trained; 0 while the model is not made or not fit."""
+    try:
+        return 4 * check_model(Path(config.model.path)).parameters
+    except HeadraceError:
+        return 0

@@ -14,8 +14,7 @@ from schemas import LEDGER, ModelError, Weights, WeightsError
 from .config import RunConfig
 from .folder import RunFolder
 from .models.check import WEIGHTS
-from .models.directory import new_directory
-from .models.importing import COMPANIONS
+from .models.directory import COMPANIONS, new_directory
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):

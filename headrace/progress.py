@@ -47,7 +47,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def update(self) -> None:
         if self._live is not None:
@@ -111,9 +111,7 @@ def step_line(view: RunView, number: int, steps: int) -> str:
     """One committed step on one line."""
     step = next(each for each in reversed(view.steps) if each.number == number)
     metrics = step.metrics
-    named = "".join(
-        f" {name} {value:.2f}" for env in step.env_metrics.values() for name, value in sorted(env.items())
-    )
+    named = "".join(f" {name} {value:.2f}" for env in step.env_metrics.values() for name, value in sorted(env.items()))
     swaps = [swap for swap in view.swaps if not swap.initial]
     swap = f"  swap {swap_line(swaps[-1])}" if swaps else ""
     return (

@@ -107,11 +107,12 @@ def generator_idle_share(view: RunView) -> float:
 
 
 def tokens_per_s_generated(view: RunView) -> float:
-    return sum(
+    rates = (
         role.gauges["sampled_tokens"] / role.gauges["ready_s"]
         for role in view.of_role("generator")
         if role.gauges.get("ready_s")
     )
+    return sum(rates, start=0.0)
 
 
 def tokens_per_s_trained(steps: Sequence[StepView]) -> float:

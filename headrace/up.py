@@ -152,5 +152,6 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print()
     for name, value in msgspec.to_builtins(summary).items():
         shown = f"{value:.4f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
-        console.print(f"{name:28} {shown if shown not in (None, {}) else '-'}", highlight=False, markup=False)
-
+        console.print(
+            f"{name:28} {shown if shown not in (None, {}) else '-'}", highlight=False, markup=False, soft_wrap=True
+        )

@@ -104,6 +104,17 @@ def test_doors_load_no_heavy_engine() -> None:
     assert json.loads(ran.stdout) == []
 
 
+def test_no_source_file_is_ignored_by_git() -> None:
+    """An ignored ``models/`` once kept the package headrace.models out of every clone."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    ignored = subprocess.run(
+        ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "--", *(f"{folder}/*.py" for folder in FOLDERS)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ignored.stdout.split() == []
+
+
 def door_names(tree: ast.Module) -> tuple[list[str], set[str]]:
     """What a door says it exports, and what it makes visible: imported names, at once or when first asked for."""
     said: list[str] = []

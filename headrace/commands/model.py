@@ -13,7 +13,7 @@ from headrace import export, models
 from headrace.config import stored
 from headrace.folder import find_run
 from headrace.inquiry import Place, ask
-from headrace.models.fetch import PACKAGES
+from headrace.models.fetching import PACKAGES
 from headrace.models.tiny import DEFAULT_ENVIRONMENTS
 
 from . import options, output

@@ -1,8 +1,8 @@
 """vLLM as an engine: AsyncLLM in this process, its engine core in a child. The only module that imports vLLM.
 
-vLLM is imported in ``start``, after the environment variables that it and its children read. What is used beyond its
-documented interface is in functions of its own, each with the reason: ``unsampled``, ``_count_preemptions``,
-``_guarded`` and the executor in ``_engine_arguments``.
+vLLM is imported in ``start``, after the environment variables that it and its children read. What goes beyond its
+documented interface is in pieces of its own, each with the reason: ``unsampled``, ``_count_preemptions``,
+``_guarded``, ``ReloadingWorker`` and the executor in ``_engine_arguments``.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class VllmEngine:
 
     async def load(self, folder: Path) -> None:
         path = await asyncio.to_thread(_checked_path, folder, self._shapes)
-        await self._guarded(self._alive().collective_rpc("reload_weights", kwargs={"weights_path": path}))
+        await self._guarded(self._alive().collective_rpc("reload_all_weights", args=(path,)))
 
     async def label(self, version: int) -> None:
         await self._guarded(self._alive().update_weight_version(str(version)))
@@ -212,6 +212,22 @@ class VllmEngine:
             raise EngineError(f"vLLM failed: {type(error).__name__}: {error}: {_REPLACE}") from error
         finally:
             task.cancel()
+
+
+class ReloadingWorker:
+    """What vLLM mixes into its workers for us (``worker_extension_cls``); they run in its other processes."""
+
+    def reload_all_weights(self, folder: str) -> None:
+        """Replace all weights in place by those of ``folder``.
+
+        On the CPU a layer multiplies by a packed copy of its weights. ``reload_weights`` packs each layer that it
+        loads, and so passes over an output head that is tied to the embedding: it would stay the one of the start.
+        """
+        worker: Any = self
+        worker.reload_weights(weights_path=folder)
+        head: Any = getattr(worker.model_runner.get_model(), "lm_head", None)
+        if hasattr(head, "cpu_linear"):
+            head.quant_method.process_weights_after_loading(head)
 
 
 _REPLACE = "this engine can't be used any more; start the generator again (its groups are played by others meanwhile)"
@@ -271,6 +287,7 @@ def _engine_arguments(model: Path, settings: GeneratorSettings, dtype: str, seed
         "max_model_len": settings.max_model_len,
         "max_num_seqs": settings.concurrency,
         "tensor_parallel_size": settings.tensor_parallel_size,
+        "worker_extension_cls": f"{ReloadingWorker.__module__}.{ReloadingWorker.__qualname__}",
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",  # after temperature, as importance ratios need
         "disable_log_stats": True,

@@ -195,7 +195,7 @@ async def test_server_without_jetstream_is_unfit() -> None:
 
 
 async def test_old_server_is_unfit(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bus.wire.OLDEST_SERVER", (3, 0))
+    monkeypatch.setattr("bus.fitness.OLDEST_SERVER", (3, 0))
     with pytest.raises(ServerUnfit, match=r"has version 2\.\d+\.\d+: Headrace needs 3\.0 or newer"):
         await connect(server.address("reader"), run="r", role="reader", id="r")
 

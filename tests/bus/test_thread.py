@@ -147,6 +147,9 @@ def test_inbox_keeps_its_buffer_bounded_by_bytes(
     monkeypatch.setattr(inbox, "FETCH_BYTES", 400_000)
     publish_rollouts(generator, range(20), size=100_000)
     box = thread.inbox(ROLLOUTS, "trainer", ack="all", ack_wait_s=600, start=1)
+    until(lambda: box.buffered[1] > 600_000)
+    delivered = thread.call(lambda _: box.consumer.info(), 10).delivered
+    assert delivered < 10
     taken = []
     while len(taken) < 20:
         assert box.buffered[1] <= 1_000_000

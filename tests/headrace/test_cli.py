@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -110,9 +111,12 @@ def test_wrong_kind_is_told_the_right_ones(capsys: pytest.CaptureFixture[str]) -
     assert "'setp' is no kind of event: use task, rollout, term, closed, step" in capsys.readouterr().err
 
 
-def test_reader_that_goes_away_ends_a_command_quietly(ended: RunFolder) -> None:
-    command = [*HEADRACE, "tail", "demo", "--dir", str(ended.path.parent), "--since-start"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.mark.parametrize("words", [("tail", "demo", "--since-start"), ("runs", "--json")], ids=" ".join)
+def test_reader_that_goes_away_ends_a_command_quietly(words: tuple[str, ...], ended: RunFolder) -> None:
+    command = [*HEADRACE, *words, "--dir", str(ended.path.parent)]
+    # Buffered, as standard output is by default: what is written at the very end meets the broken pipe.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     assert process.stdout is not None
     process.stdout.close()
     _, err = process.communicate()

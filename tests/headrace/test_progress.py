@@ -104,3 +104,10 @@ def test_what_is_said_is_no_markup() -> None:
     with Progress(view_of(), 4, console, Clock()) as progress:
         progress.say("[red]generator-0[/red] ended")
     assert "[red]generator-0[/red] ended" in written(console)
+
+
+def test_a_line_stays_one_line_however_narrow_the_log_is() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    with Progress(view_of(2), 3, console, Clock()) as progress:
+        progress.say("word " * 20)
+    assert len(written(console).splitlines()) == 1

@@ -56,9 +56,10 @@ def test_readers_of_an_ended_run_take_turns(ended: RunFolder) -> None:
 
 def test_reader_that_does_not_end_is_not_waited_for_for_ever(ended: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "TURN_S", 0.1)
-    with (
-        turn(ended),
-        pytest.raises(RunError, match="another headrace command has been reading the log of run 'demo'"),
-        turn(ended),
-    ):
-        raise AssertionError("two had the turn at once")
+    with serving(ended, "reader") as first:
+        assert not first.goes_on
+        # A second one must not take the first one's server for a run that goes on.
+        with pytest.raises(RunError, match="has been reading the log of run 'demo'"), serving(ended, "reader"):
+            raise AssertionError("two had the turn at once")
+    with turn(ended):
+        pass

@@ -51,6 +51,19 @@ async def until_said(logs: Path, name: str, lines: int = 1) -> list[str]:
     return said(logs, name)
 
 
+async def gone(*pids: int) -> None:
+    """Return when none of them runs. Raises TimeoutError where one is left over, and ends it."""
+
+    async def none_left() -> bool:
+        return not any(map(alive, pids))
+
+    try:
+        await eventually(none_left)
+    finally:
+        for pid in filter(alive, pids):
+            os.kill(pid, signal.SIGKILL)
+
+
 async def test_run_ends_with_its_essential_role_and_takes_the_others_along(tmp_path: Path) -> None:
     logs = tmp_path
     waiting = f"import os; print(os.getpid()); {WAITS}"
@@ -159,12 +172,7 @@ async def test_what_a_role_started_ends_with_it(tmp_path: Path) -> None:
     code = f"import subprocess; print(subprocess.Popen({engine!r}).pid, flush=True); import os; os.kill(os.getpid(), 9)"
     with pytest.raises(RunError, match="signal 9"):
         await supervisor(tmp_path, command("generator", code), quick_deaths=1).run(asyncio.Event())
-    pid = int(next(line for line in said(tmp_path, "generator") if line.isdecimal()))
-
-    async def gone() -> bool:
-        return not alive(pid)
-
-    await eventually(gone)
+    await gone(int(next(line for line in said(tmp_path, "generator") if line.isdecimal())))
 
 
 async def test_role_gets_its_environment_and_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,8 +206,4 @@ async def test_sigkill_of_the_supervising_process_leaves_no_child(tmp_path: Path
     finally:
         parent.kill()
         await parent.wait()
-
-    async def gone() -> bool:
-        return not any(map(alive, pids))
-
-    await eventually(gone)
+    await gone(*pids)

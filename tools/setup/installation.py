@@ -109,24 +109,22 @@ def make_venv(venv: Path, progress: Progress, *, fresh: bool) -> None:
             raise SetupFailed(f"{venv} cannot be made: {(made.stderr or made.stdout).strip()}")
 
 
-def set_up(root: Path, extra: str | None, more: list[str], *, python_chosen: bool, progress: Progress) -> None:
+def set_up(root: Path, extra: str | None, *, python_chosen: bool, progress: Progress) -> None:
     """Bring ``root/.venv`` up to date. ``extra`` None: as it was, the CPU's at first."""
     venv = root / ".venv"
     stamp = Stamp(venv)
     before, version = stamp.read(), venv_version(venv)
     extra = extra or str(before.get("extra", "cpu"))
-    had = before.get("with")
-    more = sorted({*more, *(had if isinstance(had, list) else ())})
     fits = version is not None and (version == sys.version_info[:2] if python_chosen else OLDEST <= version <= NEWEST)
-    wanted = {"state": "done", "extra": extra, "with": more, "inputs": inputs_digest(root, extra)}
+    wanted = {"state": "done", "extra": extra, "inputs": inputs_digest(root, extra)}
     if fits and before == wanted:
         return
     fresh = not fits or before.get("state") == "unfinished" or before.get("extra", extra) != extra
     check_machine(extra, root, fresh=fresh)
-    progress.say(f"setting up .venv ({', '.join([extra, *more])})")
-    stamp.write(state="unfinished", **{"extra": extra, "with": more})
+    progress.say(f"setting up .venv for this machine's {extra.upper()}")
+    stamp.write(state="unfinished", extra=extra)
     make_venv(venv, progress, fresh=fresh)
-    install(Pip(root, progress), extra, more, progress)
+    install(Pip(root, progress), extra, progress)
     prove(venv, progress)
     stamp.write(**wanted)
     progress.say("set-up is complete")
@@ -138,7 +136,6 @@ def main(arguments: Sequence[str]) -> int:
         prog="python3 -m tools.setup", description="Makes .venv with everything that Headrace needs."
     )
     parser.add_argument("--extra", choices=sorted(FREE_GB), help="for this machine's CPU (the default) or its GPU")
-    parser.add_argument("--with", dest="more", action="append", default=[], choices=["smollm2"], help="more extras")
     parser.add_argument("--python-chosen", action="store_true", help="remake a .venv of another Python version")
     asked = parser.parse_args(arguments)
     progress = Progress(sys.stdout)
@@ -151,7 +148,7 @@ def main(arguments: Sequence[str]) -> int:
             except BlockingIOError:
                 progress.doing("another set-up runs in this folder: waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            set_up(ROOT, asked.extra, asked.more, python_chosen=asked.python_chosen, progress=progress)
+            set_up(ROOT, asked.extra, python_chosen=asked.python_chosen, progress=progress)
         except SetupFailed as failure:
             progress.say(f"set-up failed: {failure}")
             return 1

