@@ -108,8 +108,9 @@ def test_no_source_file_is_ignored_by_git() -> None:
     """An ignored ``models/`` once kept the package headrace.models out of every clone."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
+    sources = [f"{folder}/*.py" for folder in FOLDERS]
     ignored = subprocess.run(
-        ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "--", *(f"{folder}/*.py" for folder in FOLDERS)],
+        ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "--", *sources],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert ignored.stdout.split() == []

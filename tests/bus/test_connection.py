@@ -95,19 +95,19 @@ async def test_missing_stream_is_named_with_its_remedy(server: EmbeddedServer) -
     await bus.close()
 
 
-async def test_full_stream_makes_the_publisher_wait_until_there_is_room(server: EmbeddedServer) -> None:
-    topology = await connect(server.address("topology"), run="full", role="topology", id="t")
+async def test_full_stream_makes_the_publisher_wait_and_say_so_until_there_is_room(
+    connect_as: ConnectAs, run: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.patience.LINE_EVERY_S", 0.0)
+    topology, bus = await connect_as("topology"), await connect_as("generator")
     await topology.apply_topology(LogSettings(max_gib=0.0001))
-    bus = await connect(server.address("generator"), run="full", role="generator", id="g")
-    big = {"run": "full", "metrics": {f"m{i}": 1.0 for i in range(5000)}}
+    big = {"run": run, "metrics": {f"m{i}": 1.0 for i in range(5000)}}
     await bus.publish(examples.rollout(member=0, **big))
-    with pytest.raises(PublishFailed, match=r"gave up after 0.2 s: the stream is full .* raise log.max_gib"):
-        await bus.publish(examples.rollout(member=1, **big), deadline_s=0.2)
     waiting = asyncio.create_task(bus.publish(examples.rollout(member=1, **big)))
+    await until(lambda: "the stream is full (maximum bytes exceeded (10077)): raise log.max_gib" in caplog.text)
+    assert not waiting.done()
     await topology.apply_topology(LogSettings(max_gib=1))
     assert (await waiting).sequence == 2
-    await bus.close()
-    await topology.close()
 
 
 async def test_publisher_waits_out_a_lost_acknowledgement_and_stores_once(

@@ -59,7 +59,7 @@ async def test_two_generators_share_one_consumer_and_no_task(connect_as: Connect
 
 async def test_lease_that_ends_is_delivered_again_and_a_renewed_one_is_not(connect_as: ConnectAs) -> None:
     await publish_tasks(connect_as, range(2))
-    consumer = await leases(await connect_as("generator"), ack_wait_s=1.0)
+    consumer = await leases(await connect_as("generator"), ack_wait_s=2.0)
     kept, lost = await consumer.fetch(2, 10)
     again: list[Delivery] = []
     while not again:

@@ -196,10 +196,10 @@ def test_inbox_of_a_deleted_consumer_says_so(
 
 @pytest.fixture
 def impatient(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A server that drops clients which leave two pings, 0.3 s apart, unanswered."""
+    """A server that drops clients which leave two pings, 0.7 s apart, unanswered."""
     server = EmbeddedServer.start(tmp_path)
     config = server.folder / "nats.conf"
-    text = config.read_text().replace('ping_interval: "20s"', 'ping_interval: "300ms"')
+    text = config.read_text().replace('ping_interval: "20s"', 'ping_interval: "700ms"')
     config.write_text(text.replace("ping_max: 3", "ping_max: 1"))
     os.kill(server.pid, signal.SIGHUP)
     until(lambda: "Reloaded: ping_max" in (server.folder / "logs" / "nats.log").read_text())
@@ -207,7 +207,7 @@ def impatient(tmp_path: Path) -> Iterator[EmbeddedServer]:
     server.stop()
 
 
-BUSY_S = 4.0
+BUSY_S = 5.0
 
 
 def test_thread_answers_pings_while_the_main_thread_computes(

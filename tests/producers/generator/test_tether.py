@@ -60,7 +60,10 @@ GENERATOR_WITH_VLLM = """
 
 
 def kill_when_ready(script: Path, *arguments: str) -> list[psutil.Process]:
-    """Run a generator until it prints ``ready``, kill it, and return the children that it had then."""
+    """Run a generator until it prints ``ready``, kill it, and return the children that it had then.
+
+    Python's own resource tracker is one of them: it ends by itself, and then the shared memory is gone too.
+    """
     generator = subprocess.Popen([sys.executable, script, *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert generator.stdout is not None
@@ -104,11 +107,11 @@ def test_a_child_dies_with_a_killed_generator(script: Path) -> None:
 
 @pytest.mark.parametrize("front", [None, str(os.getpid())])
 def test_neither_the_generator_nor_a_foreign_engine_is_tied(front: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiprocessing, "parent_process", lambda: pytest.fail("it looked for a parent"))
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: psutil.Process(os.getppid()))
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: pytest.fail("it was tied"))
     monkeypatch.delenv(FRONT, raising=False)
     if front is not None:
         monkeypatch.setenv(FRONT, front)
-        monkeypatch.setattr(multiprocessing, "parent_process", lambda: None)
     tie_to_parent()
 
 
@@ -134,5 +137,5 @@ def test_vllm_dies_with_a_killed_generator(script: Path, tmp_path: Path) -> None
     make_tiny_model(tmp_path / "model", seed=0)
     script.write_text(textwrap.dedent(GENERATOR_WITH_VLLM))
     children = kill_when_ready(script, str(tmp_path / "model"))
-    assert "VLLM::EngineCore" in [child.name() for child in children]
+    assert any(child.name().startswith("VLLM::") for child in children)
     assert_gone(children)
