@@ -1,4 +1,7 @@
-"""Rollout events: size, encoding and decoding, against the same rollout as JSON lists.  python -m bench.codec [TOKENS]"""
+"""Rollout events: size, encoding and decoding, against the same rollout as JSON lists.
+
+python -m bench.codec [TOKENS]
+"""
 
 from __future__ import annotations
 

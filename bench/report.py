@@ -1,6 +1,6 @@
 """How a benchmark reports: a table for people; with JSON=1 one object for programs, as the last line.
 
-A reach is a figure that the project promises: its name, what it should reach, what was measured, and whether it was met.
+A reach is a figure that the project promises: its name, what it should reach, what was measured, whether it was met.
 """
 
 from __future__ import annotations

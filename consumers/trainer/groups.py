@@ -40,7 +40,10 @@ class Assembly:
     """
 
     def __init__(self, size: int, settled: set[int] | None = None, *, last_sequence: int = 0) -> None:
-        """``size``: members of a group. ``settled``: groups that the ledger has. ``last_sequence``: where reading begins after."""
+        """Begin to read after ``last_sequence``.
+
+        ``size``: members of a group. ``settled``: numbers of the groups that the ledger has trained or closed.
+        """
         self._size = size
         self._settled = set() if settled is None else set(settled)
         self._groups: dict[int, Group] = {}

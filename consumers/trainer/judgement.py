@@ -61,7 +61,7 @@ def judge(group: Group, step: int, rules: Rules) -> Verdict:
 
 
 def trained_tokens(member: Member, step: int, rules: Rules) -> npt.NDArray[np.bool_]:
-    """bool [T]: the tokens of a rollout that ``step`` trains."""
+    """Bool [T]: the tokens of a rollout that ``step`` trains."""
     rollout = member.rollout
     trained_T = rollout.loss_mask()
     trained_T[trained_T] = fresh(

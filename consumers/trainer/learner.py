@@ -22,7 +22,10 @@ class Learner(Protocol):
         ...
 
     def export(self) -> bytes:
-        """The parameters as safetensors with Hugging Face names, in the published dtype; same parameters, same bytes."""
+        """The parameters as safetensors with Hugging Face names, in the published dtype.
+
+        The same parameters give the same bytes.
+        """
         ...
 
     def load_weights(self, folder: Path) -> None:

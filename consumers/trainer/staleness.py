@@ -25,7 +25,7 @@ def lags(versions_S: npt.NDArray[np.int32], step: int) -> npt.NDArray[np.int32]:
 
 
 def fresh(versions_S: npt.NDArray[np.int32], *, step: int, bound: int, stale: str) -> npt.NDArray[np.bool_]:
-    """bool [S]: the sampled tokens of one rollout that step ``step`` may train.
+    """Bool [S]: the sampled tokens of one rollout that step ``step`` may train.
 
     ``stale = "drop"`` takes all of a rollout or nothing; ``"mask"`` takes the tokens within the bound.
     """

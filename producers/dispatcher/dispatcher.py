@@ -60,7 +60,9 @@ class Dispatcher:
             start = logged.sequence + 1
         return asyncio.create_task(self._follow(spec, kinds, start))
 
-    async def _follow(self, spec: StreamSpec, kinds: tuple[type[Closed] | type[Step] | type[Control], ...], start: int) -> None:
+    async def _follow(
+        self, spec: StreamSpec, kinds: tuple[type[Closed] | type[Step] | type[Control], ...], start: int
+    ) -> None:
         async for logged in self._bus.read(spec, kinds=kinds, start=start, follow=True):
             self._admission.apply(logged.event)
             self._changed.set()

@@ -30,7 +30,7 @@ from .engine import Aborted, Engine, SamplingRequest
 SALT_DIGITS = 32
 
 
-class TooLate(Exception):  # noqa: N818 (an outcome of a rollout, not a fault)
+class TooLate(Exception):
     """The rollout holds tokens that are too old to be trained; it was given up."""
 
 

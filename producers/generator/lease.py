@@ -46,13 +46,17 @@ class Lease:
     ) -> None:
         self._beating.cancel()
         if not self.held:
-            log.warning("lease on task %d ended before the group did: another generator plays it", self._delivery.sequence)
+            log.warning(
+                "lease on task %d ended before the group did: another generator plays it", self._delivery.sequence
+            )
             return
         try:
             await (self._delivery.ack() if self._done else self._delivery.nak())
         except BusError as fault:
             # The lease then ends by itself, and playing twice is legal.
-            log.warning("task %d was not %s: %s", self._delivery.sequence, "acked" if self._done else "given back", fault)
+            log.warning(
+                "task %d was not %s: %s", self._delivery.sequence, "acked" if self._done else "given back", fault
+            )
 
     async def _beat(self) -> None:
         while True:

@@ -147,7 +147,9 @@ def _failure(error: Exception, play_timeout_s: float) -> Failure:
         case TooLong():
             return Failure(kind="too_long", message=_clean(str(error)))
         case TimeoutError():
-            return Failure(kind="timeout", message=f"play took longer than generator.play_timeout_s {play_timeout_s:g} s")
+            return Failure(
+                kind="timeout", message=f"play took longer than generator.play_timeout_s {play_timeout_s:g} s"
+            )
     return Failure(kind="environment", message=_clean(f"{type(error).__name__}: {error}"))
 
 

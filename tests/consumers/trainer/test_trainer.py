@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bus import Bus, BusThread, EmbeddedServer, Ledger, WeightsStore, connect
+from bus import Bus, BusThread, EmbeddedServer, Ledger, WeightsStore
 from consumers.trainer import Interrupt, Provenance, Publication, Rules, Trainer, TrainerSettings
 from consumers.trainer.micro_batch import MicroBatch
 from schemas import DEAD, LEDGER, ROLLOUTS, Closed, Dead, Event, Fenced, Rollout, Span, Step, Term, Weights
@@ -172,7 +173,7 @@ async def test_a_restarted_trainer_goes_on_where_the_ledger_ends(trained: Run, c
     steps = await events(bus, Step)
     assert [step.number for step in steps] == [1, 2, 3]
     assert [group.group for step in steps for group in step.groups] == [0, 1, 2, 3, 4, 5]
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in itertools.pairwise(steps):
         assert after.weights_before == before.weights_after
     assert [weights.version for weights in await events(bus, Weights)] == [0, 1, 2, 3]
 
@@ -242,6 +243,6 @@ async def test_poison_goes_to_dead_and_the_step_is_committed(trained: Run, conne
     assert len(dead) == 2
     assert all(isinstance(letter, Dead) and "claims weights 40" in letter.reason for letter in dead)
     assert [step.number for step in await events(bus, Step)] == [1]
-    original = [logged async for logged in reader.read(ROLLOUTS)][0]
+    original = next(logged async for logged in reader.read(ROLLOUTS))
     assert dead[0].payload == original.payload
     assert isinstance(original.event, Rollout)

@@ -68,7 +68,12 @@ async def play(scene: Environment, *, retries: int = 0, timeout_s: float = 30.0,
     )
     await gate.swap(weights(version=0), Path())
     player = Player(
-        gate, Letters(), {"reverse": scene}, max_tokens=64, play_timeout_s=timeout_s, retries=retries  # type: ignore[arg-type]
+        gate,
+        Letters(),
+        {"reverse": scene},
+        max_tokens=64,
+        play_timeout_s=timeout_s,
+        retries=retries,  # type: ignore[arg-type]
     )
     rollout = await player.play(task(), 3, generator="g", attempt=1)
     validate(rollout)

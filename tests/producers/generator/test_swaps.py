@@ -42,9 +42,7 @@ class Stage:
 
     async def gate(self, prefix: Literal["keep", "refresh"], *, bound: int = 1000) -> Gate:
         """A gate of its own for a test, on the shared engine, with weights that no test has seen before."""
-        gate = Gate(
-            self.engine, temperature=1.0, max_off_policy_steps=bound, abort_late=True, prefix_on_swap=prefix
-        )
+        gate = Gate(self.engine, temperature=1.0, max_off_policy_steps=bound, abort_late=True, prefix_on_swap=prefix)
         if not self.began:
             await gate.start()
             self.began = True
