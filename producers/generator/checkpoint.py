@@ -58,6 +58,9 @@ def _read_header(file: Path) -> TensorShapes:
         length = int.from_bytes(stream.read(8), "little")
         if length > _HEADER_LIMIT:
             raise ValueError(f"header of {length} bytes")
-        header = msgspec.json.decode(stream.read(length), type=dict[str, msgspec.Raw])
+        text = stream.read(length)
+        if len(text) < length:
+            raise ValueError("it ends within its header")
+        header = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     header.pop("__metadata__", None)
     return {name: msgspec.json.decode(entry, type=_Tensor).shape for name, entry in header.items()}
