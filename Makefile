@@ -36,7 +36,8 @@ check: setup  ## format, lint, types
 	$(BIN)/mypy --strict -p tools.setup
 
 bench: setup  ## benchmarks; JSON=1 prints JSON
-	@for each in bench/*.py; do echo "== $$each"; $(BIN)/python "$$each" $(ARGS) || exit 1; done
+	@for each in $(filter-out __init__ report,$(basename $(notdir $(wildcard bench/*.py)))); do \
+	  echo "== $$each"; $(BIN)/python -m bench.$$each $(ARGS) || exit 1; done
 
 clean:  ## remove .venv, caches and builds; runs/ and models/ stay
 	rm -rf .venv build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -110,9 +110,16 @@ class Bus:
         """
         return LogReader(self.wire, self.run, spec, kinds, start).messages(follow=follow)
 
-    async def last(self, spec: StreamSpec, kind: type[Event] | None = None) -> Logged | None:
-        """The newest message of ``kind``, or of all, as the stream's leader has it; None where there is none."""
+    async def last(
+        self, spec: StreamSpec, kind: type[Event] | None = None, *, source: str | None = None
+    ) -> Logged | None:
+        """The newest message of ``kind``, or of all, as the stream's leader has it; None where there is none.
+
+        ``source``: of one instance only, ``<role>/<id>``, for kinds whose subject names it.
+        """
         subject = ANYTHING if kind is None else subject_filter(self.run, kind)
+        if source is not None:
+            subject = subject.replace(">", source.replace("/", "."))
         return await from_leader(self.wire, spec.name(self.run), {"last_by_subj": subject})
 
     async def state(self, spec: StreamSpec) -> StreamState:

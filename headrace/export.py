@@ -23,7 +23,9 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     version: int
     sha256: str
+    """Of the weights file."""
     dtype: str
+    """Of its tensors: float32 or bfloat16."""
 
 
 async def announced(bus: Bus) -> dict[int, Weights]:

@@ -15,6 +15,7 @@ class RunFolder(msgspec.Struct, frozen=True):
     """Paths of one run."""
 
     path: Path
+    """``DIR/<run name>``."""
 
     @property
     def name(self) -> str:
@@ -27,22 +28,27 @@ class RunFolder(msgspec.Struct, frozen=True):
 
     @property
     def weights(self) -> Path:
+        """Root of the weights store."""
         return self.path / "weights"
 
     @property
     def checkpoints(self) -> Path:
+        """``step-N`` folders of the trainer."""
         return self.path / "checkpoints"
 
     @property
     def logs(self) -> Path:
+        """``<role>.log`` files."""
         return self.path / "logs"
 
     @property
     def archive(self) -> Path:
+        """Parquet files."""
         return self.path / "archive"
 
     @property
     def exists(self) -> bool:
+        """Whether a run was begun here."""
         return (self.path / "config.json").is_file()
 
 

@@ -50,6 +50,7 @@ class Progress:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def update(self) -> None:
+        """Draw anew; without a terminal, print what was not told yet."""
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import secrets
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -72,7 +73,7 @@ def dispatch(config: RunConfig, address: Address, id: str) -> None:
 
 def generate(config: RunConfig, address: Address, id: str, folder: RunFolder) -> None:
     """A generator: as many as there are machines for."""
-    gate = _gate(config, _engine(config, id))
+    gate = _gate(config, _engine(config))
 
     async def body(bus: Bus, stop: asyncio.Event) -> None:
         player = Player(
@@ -102,7 +103,7 @@ def _gate(config: RunConfig, engine: Engine) -> Gate:
     )
 
 
-def _engine(config: RunConfig, id: str) -> Engine:
+def _engine(config: RunConfig) -> Engine:
     """The engine that ``generator.engine`` names. Raises ConfigError when there is none of that name."""
     name = config.generator.engine
     module, _, attribute = ("producers.generator.vllm_engine:VllmEngine" if name == "vllm" else name).partition(":")
@@ -110,8 +111,8 @@ def _engine(config: RunConfig, id: str) -> Engine:
         kind = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"generator.engine {name!r} cannot be loaded ({error}): use vllm, or module:Class") from error
-    # Generators of one run must not sample alike: the instance's name is part of the seed.
-    seed = (config.run.seed * 1_000_003 + sum(id.encode())) % 2**31
+    # Generators must not sample alike, nor one that was started again repeat itself. What was sampled is in the log.
+    seed = secrets.randbits(31)
     engine: Engine = kind(Path(config.model.path), config.generator, config.policy, config.weights.dtype, seed)
     return engine
 
@@ -124,6 +125,7 @@ async def _with_bus(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     bus = await connect(address, run=config.run.name, role=role, id=id)
+    await bus.verify_topology(config.log)
     listening = asyncio.create_task(stop_on_request(bus, stop.set))
     try:
         await body(bus, stop)

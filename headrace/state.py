@@ -168,7 +168,7 @@ def _role_state(role: RoleView, goes_on: bool, now: float) -> RoleState:
         host=role.host,
         version=role.version,
         silent_s=round(max(0.0, now - role.last_seen), 1),
-        restarts=max(0, role.starts - 1),
+        restarts=role.restarts,
         note=role.note,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Protocol
 
 import msgspec
@@ -30,14 +30,19 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     """From the run's first event to its last step."""
     reward_first: float | None
+    """Over the first five steps: all members with a reward, of groups trained or closed."""
     reward_last: float | None
+    """Likewise over the last five."""
     metrics: dict[str, dict[str, float]]
     """Environment to named metrics, over the last five steps."""
     metrics_first: dict[str, dict[str, float]]
+    """Likewise over the first five."""
     rollouts_published: int
     rollouts_trained: int
     left_out: dict[str, int]
+    """Rollouts left out, by reason."""
     staleness_max: int
+    """Greatest lag of a trained token, in off-policy steps."""
     staleness_mean: float
     """Over trained tokens."""
     logprob_gap_mean: float | None
@@ -51,12 +56,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     swaps: int
     """Without the load at each generator's start."""
     swap_pause_ms_p50: float | None
+    """Median time in which a swap kept an engine from sampling."""
     swap_pause_ms_max: float | None
     rollouts_of_several_versions: int
     """Trained rollouts whose tokens come from more than one version."""
     tokens_per_s_generated: float
+    """Sampled tokens, summed over generators, since each was ready."""
     tokens_per_s_trained: float
+    """After the first step, whose wait is the engines' start."""
     restarts: dict[str, int]
+    """By role."""
 
 
 def summarize(view: RunView, *, rollouts_published: int) -> Summary:
@@ -102,11 +111,13 @@ def trainer_idle_share(steps: Sequence[StepView]) -> float:
 
 
 def generator_idle_share(view: RunView) -> float:
+    """Over all generators since each was ready; 0 where none was."""
     ready = view.gauge("generator", "ready_s")
     return round(1.0 - view.gauge("generator", "busy_s") / ready, 4) if ready else 0.0
 
 
 def tokens_per_s_generated(view: RunView) -> float:
+    """Sampled tokens a second, summed over generators, since each was ready."""
     rates = (
         role.gauges["sampled_tokens"] / role.gauges["ready_s"]
         for role in view.of_role("generator")
@@ -116,6 +127,7 @@ def tokens_per_s_generated(view: RunView) -> float:
 
 
 def tokens_per_s_trained(steps: Sequence[StepView]) -> float:
+    """Trained tokens a second after the first step, whose wait is the engines' start."""
     if len(steps) < 2:
         return 0.0
     return _total(steps[1:], "trained_tokens") / max(steps[-1].at - steps[0].at, 1e-9)
@@ -143,16 +155,21 @@ def mean_reward(steps: Sequence[Measured]) -> float | None:
 
 
 def _env_metrics(steps: Sequence[StepView]) -> dict[str, dict[str, float]]:
-    values: dict[str, dict[str, list[float]]] = {}
+    """Means weighted by each step's number of members with a reward."""
+    values: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for step in steps:
         for env, metrics in step.env_metrics.items():
             for name, value in metrics.items():
-                values.setdefault(env, {}).setdefault(name, []).append(value)
-    return {env: {name: round(fmean(each), 4) for name, each in named.items()} for env, named in values.items()}
+                values.setdefault(env, {}).setdefault(name, []).append((value, step.metrics.get("rewards", 1.0)))
+    return {env: {name: round(_mean(each), 4) for name, each in named.items()} for env, named in values.items()}
+
+
+def _mean(weighted: Sequence[tuple[float, float]]) -> float:
+    return sum(value * weight for value, weight in weighted) / (sum(weight for _, weight in weighted) or 1.0)
 
 
 def _restarts(view: RunView) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for role in view.roles.values():
-        counts[role.role] += max(0, role.starts - 1)
+        counts[role.role] += role.restarts
     return dict(counts)

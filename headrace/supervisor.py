@@ -39,6 +39,7 @@ class RoleCommand(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Sequence[str]
     """Of the supervisor's program."""
     environment: dict[str, str]
+    """Variables set on top of the supervisor's own."""
     essential: bool = False
     """Whether the run is finished when this role is."""
 

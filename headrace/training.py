@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from consumers.trainer import (
     Publication,
     Rules,
     Trainer,
+    check_takeover,
     cpu_features,
     library_versions,
 )
@@ -27,7 +29,7 @@ from headrace.models import check_model
 from schemas import ROLLOUTS
 
 from . import logs
-from .config import RunConfig, digest
+from .config import RunConfig, digest, store
 from .folder import RunFolder
 from .roles import stop_on_request
 
@@ -48,6 +50,9 @@ def train(config: RunConfig, address: Address, folder: RunFolder) -> None:
 
     logs.configure(config.run.name, f"trainer/{config.trainer.instance}", lambda: version)
     check_model(Path(config.model.path))
+    if not folder.exists:  # `headrace up` has made it; a trainer on its own does
+        folder.path.mkdir(parents=True, exist_ok=True)
+        store(config, folder.path)
     interrupt = Interrupt()
     interrupt.install()
     try:
@@ -70,11 +75,12 @@ def _bus_thread(config: RunConfig, address: Address) -> Iterator[BusThread]:
 
 
 def _build(config: RunConfig, thread: BusThread, folder: RunFolder, interrupt: Interrupt) -> Trainer:
-    store = WeightsStore(folder.weights, config.weights.keep)
+    thread.call(lambda bus: bus.verify_topology(config.log), CALL_TIMEOUT_S)
+    thread.call(lambda bus: check_takeover(bus, config.trainer.instance, time.time()), CALL_TIMEOUT_S)
     publication = Publication(
         thread,
         thread.call(_open_ledger, CALL_TIMEOUT_S),
-        store,
+        WeightsStore(folder.weights, config.weights.keep),
         run=config.run.name,
         instance=config.trainer.instance,
         dtype=config.weights.dtype,
@@ -91,6 +97,7 @@ def _build(config: RunConfig, thread: BusThread, folder: RunFolder, interrupt: I
         ),
         run=config.run.name,
         steps=config.run.steps,
+        purges=config.log.keep == "checkpoints",
         interrupt=interrupt,
     )
 
@@ -121,6 +128,7 @@ def _learner(config: RunConfig, folder: RunFolder) -> Learner:
 
 
 async def _open_ledger(bus: Bus) -> Ledger:
+    """The ledger to continue."""
     ledger = Ledger(bus, secrets.token_hex(8))
     await ledger.open()
     return ledger

@@ -11,10 +11,11 @@ from rich.console import Console
 
 from bus import Bus, BusRole, EmbeddedServer, connect
 from headrace.models import make_model
-from schemas import LEDGER, ROLLOUTS, RunError, Step
+from schemas import LEDGER, ROLLOUTS, ConfigError, RunError, Step
 
 from . import config as configuration
 from .config import RunConfig
+from .doctor import port
 from .folder import RunFolder
 from .progress import Progress
 from .server import environment_for, turn
@@ -33,15 +34,28 @@ def up(config: RunConfig, parent: Path, console: Console, *, accept_changes: boo
     is given up; and every error of its parts that has a message.
     """
     folder = RunFolder(parent / config.run.name)
+    _check_possible(config)
     _check_unchanged(config, folder, accept_changes)
     make_model(config.model, say=lambda text: console.print(text, highlight=False, markup=False))
     folder.path.mkdir(parents=True, exist_ok=True)
     with turn(folder):
-        server = EmbeddedServer.start(folder.nats)
+        server = EmbeddedServer.start(folder.nats, run=config.run.name)
     try:
         return asyncio.run(_run(config, folder, server, console))
     finally:
         server.stop()
+
+
+def _check_possible(config: RunConfig) -> None:
+    """What a run on one machine cannot have. Raises ConfigError before anything is started."""
+    if config.log.replicas > 1:
+        raise ConfigError(
+            f"log.replicas is {config.log.replicas}, and the embedded server is one: set it to 1, or run the roles "
+            "against a cluster with headrace train, generate and dispatch"
+        )
+    for finding in port(config):
+        if not finding.ok:
+            raise ConfigError(f"{finding.detail}: {finding.remedy}")
 
 
 def _check_unchanged(config: RunConfig, folder: RunFolder, accept_changes: bool) -> None:

@@ -26,7 +26,9 @@ class RoleView(msgspec.Struct, kw_only=True):
     host: str = ""
     version: int | None = None
     last_seen: float = 0.0
-    starts: int = 0
+    """Of its newest event."""
+    restarts: int = 0
+    """Times that it was started again after a death, rather than after an orderly end."""
     gauges: dict[str, float] = {}
     note: str = ""
 
@@ -41,9 +43,11 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     at: float
+    """When it was committed."""
     metrics: dict[str, float]
     env_metrics: dict[str, dict[str, float]]
     left_out: dict[str, int]
+    """Rollouts, by reason."""
 
 
 class SwapView(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +57,7 @@ class SwapView(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     at: float
     details: dict[str, float]
+    """As the ``swapped`` event tells: times in seconds, and counts."""
     initial: bool
 
 
@@ -79,13 +84,16 @@ class RunView:
 
     @property
     def committed(self) -> int:
+        """Last committed step; 0 before the first."""
         return self.steps[-1].number if self.steps else 0
 
     @property
     def alive(self) -> list[RoleView]:
+        """Instances that have not said that they stopped."""
         return [role for role in self.roles.values() if role.state != "stopped"]
 
     def of_role(self, role: str) -> list[RoleView]:
+        """Its instances, stopped ones included."""
         return [each for each in self.roles.values() if each.role == role]
 
     def gauge(self, role: str, name: str) -> float:
@@ -93,6 +101,7 @@ class RunView:
         return sum(each.gauges.get(name, 0.0) for each in self.of_role(role))
 
     def apply(self, logged: Logged) -> None:
+        """Take one message of a watched stream into account; others change nothing but the times."""
         self.began_at = logged.time if self.began_at is None else min(self.began_at, logged.time)
         self.last_at = max(self.last_at, logged.time)
         match logged.event:
@@ -137,7 +146,7 @@ class RunView:
     def _live(self, event: Lifecycle, at: float) -> None:
         role = self._role(event.role, event.id, at)
         if event.state == "started":
-            role.starts += 1
+            role.restarts += role.pid != 0 and role.state != "stopped"
             self.last_start_at = max(self.last_start_at, at)
         if event.state == "swapped" and event.version is not None:
             initial = role.state == "started"

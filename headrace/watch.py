@@ -30,7 +30,10 @@ class Watch:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[asyncio.Event]:
-        """Keep the view up to date within the block; the event is set at each change."""
+        """Keep the view up to date within the block; the event is set at each change.
+
+        What ends the reading of a stream, a gap in it for example, is raised into the block, and out of it.
+        """
         changed = asyncio.Event()
 
         async def follow(spec: StreamSpec) -> None:
@@ -38,13 +41,14 @@ class Watch:
                 self._take(spec, logged)
                 changed.set()
 
-        tasks = [asyncio.create_task(follow(spec)) for spec in WATCHED]
         try:
-            yield changed
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(follow(spec)) for spec in WATCHED]
+                yield changed
+                for task in tasks:
+                    task.cancel()
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     def _take(self, spec: StreamSpec, logged: Logged) -> None:
         self.view.apply(logged)

@@ -23,7 +23,7 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     steps: Positive
     """Optimizer steps until the run is finished."""
     seed: int = 0
-    """Seed of tasks, sampling and initialization."""
+    """Seed of the tasks. Sampling is not seeded: what was sampled is in the log."""
 
     def __post_init__(self) -> None:
         check_name(self.name, "run.name")
@@ -45,7 +45,7 @@ class PolicySettings(Settings, frozen=True, kw_only=True):
     """Greatest lag of a trained token: steps between the weights that sampled it and those it updates."""
     stale: Literal["drop", "mask"] = "drop"
     """What happens to a rollout with tokens that are too old: left out whole, or only those tokens."""
-    temperature: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.0
+    temperature: Annotated[float, msgspec.Meta(ge=0.01, le=2)] = 1.0
     """Sampling temperature. Truncated sampling (top-p, top-k, min-p) does not exist here: importance ratios
     would be wrong under it."""
 

@@ -9,9 +9,10 @@ from .learner import Learner
 from .machine import cpu_features, library_versions
 from .publication import Publication
 from .settings import TrainerSettings
+from .takeover import check_takeover
 from .trainer import Provenance, Trainer
 
 __all__ = [
     "Interrupt", "Interrupted", "Learner", "Provenance", "Publication", "Rules", "Trainer", "TrainerSettings",
-    "cpu_features", "library_versions",
+    "check_takeover", "cpu_features", "library_versions",
 ]  # fmt: skip

@@ -13,9 +13,10 @@ STD_FLOOR = 0.01
 
 
 def advantages(rewards_M: Sequence[float], kind: Literal["std", "mean"]) -> npt.NDArray[np.float32]:
-    """Rewards less their group's mean; with ``std`` divided by their standard deviation plus 0.01.
+    """Rewards less their group's mean; with ``std`` divided by their sample standard deviation plus 0.01.
 
     rewards_M: the rewards of all members that have one, at least two. Returns float32 [M]; all zero where they agree.
+    Raises ValueError for fewer than two.
     Source: GRPO, arXiv 2402.03300, equation 21; without the division Dr. GRPO, arXiv 2503.20783.
     """
     if len(rewards_M) < 2:

@@ -19,7 +19,7 @@ POLL_S = 0.5
 
 
 class Inbox(Protocol):
-    """Where rollouts come from."""
+    """Where rollouts come from: the next, None where none came in time, or BusError where none will come."""
 
     def get(self, timeout_s: float) -> Delivery | None: ...
 
@@ -59,7 +59,13 @@ class Collector:
 
     @property
     def seen(self) -> int:
+        """Rollouts taken in so far in this run, duplicates included."""
         return self._assembly.seen
+
+    @property
+    def lowest_open_group(self) -> int:
+        """All groups below this number are trained or closed."""
+        return self._assembly.lowest_open
 
     def collect(self, step: int, idle: Callable[[], None]) -> tuple[list[TrainedGroup], dict[int, Rollout]]:
         """The groups that ``step`` trains, lowest numbers first, and their rollouts by sequence.

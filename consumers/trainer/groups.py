@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 
 import msgspec
@@ -13,6 +14,7 @@ class Member(msgspec.Struct, frozen=True):
     """A rollout and its position in ROLLOUTS."""
 
     sequence: int
+    """From 1."""
     rollout: Rollout
 
 
@@ -21,10 +23,13 @@ class Group(msgspec.Struct):
 
     number: int
     size: int
+    """Members that it has when complete."""
     members: dict[int, Member] = {}
+    """By their number in the group."""
 
     @property
     def complete(self) -> bool:
+        """Whether all members have arrived."""
         return len(self.members) == self.size
 
     def in_order(self) -> list[Member]:
@@ -47,6 +52,7 @@ class Assembly:
         self._size = size
         self._settled = set() if settled is None else set(settled)
         self._groups: dict[int, Group] = {}
+        self._lowest_open = next(number for number in itertools.count() if number not in self._settled)
         self._last_sequence = last_sequence
         self.seen = 0
         """Rollouts taken in, duplicates included."""
@@ -74,6 +80,13 @@ class Assembly:
         """Group ``number`` is trained or closed."""
         self._groups.pop(number, None)
         self._settled.add(number)
+        while self._lowest_open in self._settled:
+            self._lowest_open += 1
+
+    @property
+    def lowest_open(self) -> int:
+        """All groups below this number are settled."""
+        return self._lowest_open
 
     def complete(self) -> list[Group]:
         """Complete groups that are not settled, lowest number first."""

@@ -20,6 +20,7 @@ class Interrupt:
         self._asked = False
 
     def install(self) -> None:
+        """Take the signals; from the main thread only."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 

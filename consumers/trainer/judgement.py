@@ -20,9 +20,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that decide what is trained."""
 
     max_off_policy_steps: int
+    """Greatest lag of a trained token, in steps."""
     stale: Literal["drop", "mask"]
     advantage: Literal["std", "mean"]
     row_tokens: int
+    """Longest rollout that can be trained, in tokens."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +63,7 @@ def judge(group: Group, step: int, rules: Rules) -> Verdict:
 
 
 def trained_tokens(member: Member, step: int, rules: Rules) -> npt.NDArray[np.bool_]:
-    """Bool [T]: the tokens of a rollout that ``step`` trains."""
+    """Bool [T]: the tokens of a rollout that ``step`` trains. Raises FutureVersion."""
     rollout = member.rollout
     trained_T = rollout.loss_mask()
     trained_T[trained_T] = fresh(

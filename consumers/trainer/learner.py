@@ -18,7 +18,10 @@ class Learner(Protocol):
         ...
 
     def step(self, micro_batches: Sequence[MicroBatch]) -> dict[str, float]:
-        """One optimizer update; returns loss, grad_norm, lr and other figures of the step."""
+        """One optimizer update; returns loss, grad_norm (before it is clipped), lr and other figures of the step.
+
+        The loss is a mean over all trained tokens of all micro-batches. Raises ValueError where there is none.
+        """
         ...
 
     def export(self) -> bytes:
@@ -29,7 +32,10 @@ class Learner(Protocol):
         ...
 
     def load_weights(self, folder: Path) -> None:
-        """Take parameters from ``folder/model.safetensors``; optimizer and schedule stay as they are."""
+        """Take parameters from ``folder/model.safetensors``; optimizer and schedule stay as they are.
+
+        Raises WeightsError where the file is missing, damaged or of another model.
+        """
         ...
 
     def save_checkpoint(self, step: int) -> None:

@@ -16,6 +16,8 @@ class LedgerView:
         self.committed = 0
         self.step_sequences: dict[int, int] = {}
         """Step number to its position in LEDGER."""
+        self.low_waters: dict[int, int] = {}
+        """Step number to the low-water mark of ROLLOUTS that it recorded."""
         self.last_step: Step | None = None
         self.term: Term | None = None
         self.weights: Weights | None = None
@@ -25,6 +27,7 @@ class LedgerView:
         self.closed_since_step: list[Closed] = []
 
     def apply(self, logged: Logged) -> None:
+        """Take one message of LEDGER into account. Raises LogGap."""
         match logged.event:
             case Term() as term:
                 self.term = term
@@ -44,6 +47,7 @@ class LedgerView:
             )
         self.committed = step.number
         self.step_sequences[step.number] = sequence
+        self.low_waters[step.number] = step.low_water
         self.last_step = step
         self.settled.update(group.group for group in step.groups)
         self.closed_since_step.clear()

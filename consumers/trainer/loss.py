@@ -37,12 +37,16 @@ class Gap(NamedTuple):
     total: torch.Tensor
     """Sum of the absolute differences."""
     tokens: torch.Tensor
+    """Number of exact tokens."""
     greatest: torch.Tensor
     """0 where there is none."""
 
 
 def logprob_gap(logprobs_N: torch.Tensor, behaviour_N: torch.Tensor, exact_N: torch.Tensor) -> Gap:
-    """How far trainer and generator are apart on tokens that the same weights sampled (bool [N] ``exact_N``)."""
+    """How far trainer and generator are apart on tokens that the same weights sampled.
+
+    logprobs_N, behaviour_N: float32 [N], the trainer's and the generator's. exact_N: bool [N], which tokens count.
+    """
     gaps = (logprobs_N.detach() - behaviour_N).abs()[exact_N]
     greatest = gaps.max() if gaps.numel() else gaps.new_zeros(())
     return Gap(total=gaps.sum(), tokens=exact_N.sum(), greatest=greatest)

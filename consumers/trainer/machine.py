@@ -10,6 +10,7 @@ LIBRARIES = ("headrace", "numpy", "torch", "torchtitan")
 
 
 def library_versions() -> dict[str, str]:
+    """Name to version of Python and the libraries that compute."""
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
 
 

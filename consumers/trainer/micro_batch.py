@@ -34,6 +34,7 @@ class MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trained_tokens(self) -> int:
+        """Number of tokens that are trained."""
         return int(self.trained_RL.sum())
 
 

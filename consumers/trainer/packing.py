@@ -34,6 +34,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: npt.NDArray[np.float32]
     """float32 [T]: log-probability under the policy that sampled the token; 0 where not sampled."""
     advantage: float
+    """Of every trained token."""
 
 
 def padded(tokens: int) -> int:

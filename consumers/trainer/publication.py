@@ -8,8 +8,10 @@ from typing import Literal
 
 import msgspec
 
-from bus import BusThread, Delivery, Ledger, WeightsStore
-from schemas import ROLLOUTS, Closed, Dead, Event, Weights
+from bus import Bus, BusThread, Delivery, Ledger, WeightsStore
+from schemas import ROLLOUTS, TASKS, Closed, Dead, Event, Weights
+
+from .retention import Cut
 
 APPEND_TIMEOUT_S = 600.0
 """An append waits for a server that is away; longer than this is reported as a failure of the trainer."""
@@ -19,10 +21,13 @@ class Exported(msgspec.Struct, frozen=True):
     """Parameters in the form in which they are published, and their identity."""
 
     payload: bytes
+    """A safetensors file."""
     sha256: str
+    """Of the payload, in hexadecimal."""
 
     @classmethod
     def of(cls, payload: bytes) -> Exported:
+        """``payload`` with its digest."""
         return cls(payload, hashlib.sha256(payload).hexdigest())
 
 
@@ -51,10 +56,14 @@ class Publication:
         return self._thread.call(lambda _: self._ledger.append(event), APPEND_TIMEOUT_S)
 
     def close(self, closed: Closed) -> None:
+        """Append that a group is left out for good. Raises Fenced."""
         self.append(closed)
 
     def weights(self, version: int, exported: Exported) -> Weights:
-        """Store the weights under their digest, then announce them."""
+        """Store the weights under their digest, then announce them; then older ones may go (``weights.keep``).
+
+        Raises WeightsError where the disk does not take them, Fenced where another writer owns the ledger.
+        """
         stored = self._store.put(exported.payload, version=version)
         weights = Weights(
             run=self._run,
@@ -65,11 +74,21 @@ class Publication:
             dtype=self._dtype,
         )
         self.append(weights)
+        self._store.prune()
         return weights
 
     def fetch(self, weights: Weights) -> Path:
         """The folder that holds announced weights, verified. Raises WeightsError."""
         return self._store.fetch(weights)
+
+    def purge(self, cut: Cut) -> None:
+        """Remove from ROLLOUTS and TASKS what no step after the oldest kept checkpoint needs."""
+
+        async def act(bus: Bus) -> None:
+            await bus.purge(ROLLOUTS, before=cut.rollouts_before)
+            await bus.purge(TASKS, before=cut.tasks_before)
+
+        self._thread.call(act, APPEND_TIMEOUT_S)
 
     def bury(self, delivery: Delivery, reason: str) -> None:
         """Put a rollout that cannot be used into DEAD, whole."""

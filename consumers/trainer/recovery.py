@@ -35,7 +35,10 @@ def read_ledger(thread: BusThread) -> LedgerView:
 
 
 def read_step(thread: BusThread, sequence: int) -> tuple[Step, dict[int, Rollout]]:
-    """The step at ``sequence`` of LEDGER, and the rollouts that it trained, by their sequence."""
+    """The step at ``sequence`` of LEDGER, and the rollouts of its groups, by their sequence in ROLLOUTS.
+
+    One that is missing is missing in the answer too. Raises LogGap where there is no step at ``sequence``.
+    """
 
     async def read(bus: Bus) -> tuple[Step, dict[int, Rollout]]:
         step = await anext(_events(bus, sequence))
@@ -85,6 +88,7 @@ def train_again(
     """Train the committed steps after step ``after`` again; returns the parameters at the end.
 
     ``on_step`` gets each recorded step, the figures of now, and the digest of the weights of now.
+    Raises LogGap where a rollout that a step needs is not there.
     """
     exported = Exported.of(learner.export())
     for number in range(after + 1, view.committed + 1):

@@ -48,6 +48,7 @@ class Tally:
                 self._left_out_tokens[reason] += rollout.sampled_tokens
 
     def duplicates(self, count: int) -> None:
+        """``count`` more rollouts came whose member was there already."""
         if count:
             self._left_out["duplicate"] += count
 
@@ -62,6 +63,7 @@ class Tally:
         return {reason: tokens for reason, tokens in self._left_out_tokens.items() if tokens}
 
     def metrics(self) -> dict[str, float]:
+        """Groups closed, members with a reward, and their mean reward; no mean where there is none."""
         metrics = {"groups_closed": float(self._closed), "rewards": float(len(self._rewards))}
         if self._rewards:
             metrics["reward_mean"] = float(np.mean(self._rewards))
@@ -85,7 +87,10 @@ def group_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 def staleness_metrics(
     step: int, groups: Sequence[TrainedGroup], rollouts: Mapping[int, Rollout], rules: Rules
 ) -> dict[str, float]:
-    """Off-policy steps of the tokens that ``step`` trains: greatest, mean; and how many tokens there are."""
+    """Off-policy steps of the tokens that ``step`` trains: greatest, mean; and how many tokens and rollouts there are.
+
+    ``groups`` must train at least one token. Raises FutureVersion for a token of weights that do not exist.
+    """
     parts = []
     crossing = 0
     for group in groups:

@@ -28,6 +28,7 @@ from .ledger_view import LedgerView
 from .packing import pack
 from .publication import Exported, Publication
 from .recovery import load_newest_checkpoint, read_ledger, train_again
+from .retention import cut
 from .settings import TrainerSettings
 from .tally import Tally, staleness_metrics
 
@@ -38,9 +39,12 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """What a step records about where it was computed."""
 
     config_digest: str
+    """Of the part of the configuration that decides what is trained."""
     seed: int
     libraries: dict[str, str]
+    """Name to version."""
     cpu: dict[str, str]
+    """Features that decide bits; see ``cpu_features``."""
 
 
 class RolloutInbox(Inbox, Protocol):
@@ -52,7 +56,8 @@ class RolloutInbox(Inbox, Protocol):
 class Trainer:
     """Trains from the ledger's last committed step to step ``steps``.
 
-    ``open_inbox`` gives the rollouts from a sequence of ROLLOUTS on.
+    ``open_inbox`` gives the rollouts from a sequence of ROLLOUTS on. ``purges``: whether the log is cut after each
+    checkpoint (``log.keep = "checkpoints"``).
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class Trainer:
         *,
         run: str,
         steps: int,
+        purges: bool,
         interrupt: Interrupt,
     ) -> None:
         self._thread = thread
@@ -78,6 +84,7 @@ class Trainer:
         self._provenance = provenance
         self._run = run
         self._steps = steps
+        self._purges = purges
         self._interrupt = interrupt
         self._checkpoint = 0
         self._waited_s = 0.0
@@ -119,6 +126,7 @@ class Trainer:
             self._thread, self._learner, view, self._rules, after=self._checkpoint, on_step=self._compare
         )
         self.version = view.committed
+        self._low_waters = view.low_waters
         return view, self._published(view, exported)
 
     def _published(self, view: LedgerView, exported: Exported) -> Exported:
@@ -179,6 +187,7 @@ class Trainer:
             step = self._record(number, groups, packing, tally, metrics, before, after, collector)
             self._commit(step, after)
             collector.settle(groups)
+            self._checkpoint_if_due(step, collector)
         self._report(step, time.monotonic() - trained)
         return after
 
@@ -222,9 +231,16 @@ class Trainer:
         self._publication.weights(step.number, after)
         self._inbox.ack_through(step.low_water)
         self.version = step.number
-        if step.number % self._settings.checkpoint_every == 0 or step.number == self._steps:
-            self._learner.save_checkpoint(step.number)
-            self._checkpoint = step.number
+        self._low_waters[step.number] = step.low_water
+
+    def _checkpoint_if_due(self, step: Step, collector: Collector) -> None:
+        """Save a checkpoint; only when it is durable may the log that it replaces go."""
+        if step.number % self._settings.checkpoint_every and step.number != self._steps:
+            return
+        self._learner.save_checkpoint(step.number)
+        self._checkpoint = step.number
+        if self._purges:
+            self._publication.purge(cut(self._learner.checkpoints(), self._low_waters, collector.lowest_open_group))
 
     def _show(self, collector: Collector) -> None:
         self.gauges["rollouts_held"] = collector.held

@@ -21,6 +21,7 @@ class Admission:
     """
 
     def __init__(self, *, max_off_policy_steps: int, groups_per_step: int, steps: int) -> None:
+        """``steps``: at which the run is finished."""
         self._bound = max_off_policy_steps
         self._groups_per_step = groups_per_step
         self._steps = steps
@@ -59,6 +60,7 @@ class Admission:
 
     @property
     def finished(self) -> bool:
+        """Whether the run's last step is committed."""
         return self.committed >= self._steps
 
     @property

@@ -22,6 +22,7 @@ class Dispatcher:
     """Issues groups until the run's last step is committed or ``stop`` is set."""
 
     def __init__(self, bus: Bus, tasks: TaskSource, admission: Admission, *, metric_interval_s: float) -> None:
+        """``metric_interval_s``: seconds between gauges, which are the heartbeat too."""
         self._bus = bus
         self._tasks = tasks
         self._admission = admission

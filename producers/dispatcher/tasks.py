@@ -24,7 +24,7 @@ class TaskSource:
         ]
 
     def group(self, number: int, *, least_version: int) -> GroupTask:
-        """The task event of group ``number``."""
+        """The task event of group ``number``. Raises EnvironmentFault."""
         choice = random.Random(f"{self._seed}:{number}")
         ((name, environment),) = choice.choices(self._environments, weights=self._weights)
         return GroupTask(

@@ -20,7 +20,9 @@ class Prefetched(msgspec.Struct, frozen=True, kw_only=True):
 
     weights: Weights
     folder: Path
+    """Holds model.safetensors."""
     prefetch_s: float
+    """Time that finding and verifying them took."""
 
 
 class WeightsFeed:
@@ -36,7 +38,7 @@ class WeightsFeed:
         self._news = asyncio.Event()
 
     async def follow(self) -> None:
-        """Take note of announcements until cancelled."""
+        """Take note of announcements until cancelled. Raises BusError when the ledger cannot be read."""
         last = await self._bus.last(LEDGER, Weights)
         start = 1 if last is None else last.sequence
         async for logged in self._bus.read(LEDGER, kinds=(Weights,), start=start, follow=True):

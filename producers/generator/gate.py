@@ -38,6 +38,7 @@ class SwapReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one swap took and did. Times in seconds."""
 
     version: int
+    """Of the new weights."""
     pause_s: float
     """From closing the gate to opening it again: no token was sampled meanwhile."""
     drain_s: float
@@ -52,6 +53,7 @@ class SwapReport(msgspec.Struct, frozen=True, kw_only=True):
     """Rollouts given up because they could no longer be in time."""
 
     def details(self) -> dict[str, float]:
+        """All but the version, by name: what the ``swapped`` event tells."""
         fields: dict[str, float] = msgspec.to_builtins(self)
         return {name: value for name, value in fields.items() if name != "version"}
 
@@ -121,14 +123,16 @@ class Gate:
         self.sampled_tokens = 0
 
     async def start(self) -> None:
-        """Start the engine. The gate stays closed until weights are in place."""
+        """Start the engine. The gate stays closed until weights are in place. Raises EngineError."""
         await self._engine.start()
 
     async def stop(self) -> None:
+        """End the engine; what is in flight raises EngineError."""
         self._stopped = True
         await self._engine.stop()
 
     def engine_gauges(self) -> dict[str, float]:
+        """What ``Engine.gauges`` tells; nothing after the end."""
         return {} if self._stopped else self._engine.gauges()
 
     def sampler(self, name: str) -> RolloutSampler:
@@ -138,6 +142,7 @@ class Gate:
         return rollout
 
     def forget(self, rollout: RolloutSampler) -> None:
+        """``rollout`` has ended."""
         self._rollouts.discard(rollout)
 
     async def until_version(self, least: int) -> None:
@@ -158,6 +163,10 @@ class Gate:
     async def sample(
         self, rollout: RolloutSampler, tokens: list[int], *, max_tokens: int, stop_ids: list[int]
     ) -> Sample:
+        """The next reply of ``rollout`` to ``tokens``, all of it so far; waits while the gate is closed.
+
+        Raises TooLate when a swap gave the rollout up, EngineError when the engine is unusable.
+        """
         while True:
             await self._open.wait()
             if rollout.too_late:

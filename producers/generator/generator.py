@@ -36,6 +36,7 @@ class Generator:
         group_size: int,
         steps: int,
     ) -> None:
+        """``group_size``: rollouts of one task. ``steps``: weights of this version are the run's last."""
         self._bus = bus
         self._gate = gate
         self._feed = feed

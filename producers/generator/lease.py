@@ -24,6 +24,7 @@ class Lease:
     """
 
     def __init__(self, delivery: Delivery, *, lease_s: float) -> None:
+        """``lease_s``: after so many seconds without a renewal the server gives it to another."""
         self._delivery = delivery
         self._lease_s = lease_s
         self._renewed_at = time.monotonic()
@@ -31,6 +32,7 @@ class Lease:
 
     @property
     def held(self) -> bool:
+        """Whether it was renewed within its length, so that nobody else can have it."""
         return time.monotonic() - self._renewed_at < self._lease_s
 
     def done(self) -> None:

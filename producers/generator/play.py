@@ -43,6 +43,11 @@ class Player:
         retries: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """``environments``: by their names in the configuration.
+
+        ``max_tokens``: of one rollout, context and replies together. ``play_timeout_s``: of one play, in seconds.
+        ``retries``: further plays after an environment's fault or a timeout. ``clock``: seconds since the epoch.
+        """
         self._gate = gate
         self._tokenizer = tokenizer
         self._environments = environments

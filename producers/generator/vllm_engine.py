@@ -259,7 +259,7 @@ def _torch_is_cpu_only() -> bool:
 def _environment(settings: GeneratorSettings, on_cpu: bool) -> dict[str, str]:
     """Environment variables of vLLM and its children."""
     variables = {
-        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_LOGGING_LEVEL": "ERROR",  # each reload warns of tensors that need none
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is ours
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",

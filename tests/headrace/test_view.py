@@ -44,9 +44,14 @@ def test_swapped_role_is_ready_again() -> None:
     assert view_of(life("started"), swap(3)).roles["generator/gen-0"].state == "ready"
 
 
-def test_starts_are_counted_and_the_newest_process_shows() -> None:
+def test_a_start_after_a_death_is_a_restart_and_the_newest_process_shows() -> None:
     role = view_of(life("started", pid=7), life("started", pid=8, note="again")).roles["generator/gen-0"]
-    assert (role.starts, role.pid, role.note) == (2, 8, "again")
+    assert (role.restarts, role.pid, role.note) == (1, 8, "again")
+
+
+def test_a_start_after_an_orderly_end_is_none() -> None:
+    role = view_of(life("started", pid=7), life("stopped", pid=7), life("started", pid=8)).roles["generator/gen-0"]
+    assert role.restarts == 0
 
 
 def test_gauges_are_summed_over_a_roles_instances() -> None:

@@ -19,7 +19,7 @@ async def test_catching_up_twice_counts_nothing_twice(run: str, connect_as: Conn
     assert watch.view.committed == 2
     assert len(watch.view.steps) == 2
     assert len(watch.view.dead) == 1
-    assert watch.view.roles["generator/gen-0"].starts == 1
+    assert watch.view.roles["generator/gen-0"].restarts == 0
 
 
 async def test_following_takes_in_what_comes_once(run: str, connect_as: ConnectAs) -> None:

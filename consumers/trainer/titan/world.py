@@ -37,6 +37,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         return self._reduce(values, dist.ReduceOp.MAX)
 
     def barrier(self) -> None:
+        """Wait until all ranks are here."""
         if self.size > 1:
             dist.barrier()
 

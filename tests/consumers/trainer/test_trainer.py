@@ -63,6 +63,7 @@ class Run:
     def __init__(self, server: EmbeddedServer, name: str, folder: Path) -> None:
         self.server, self.name, self.folder = server, name, folder
         self.threads: list[BusThread] = []
+        self.purges = False
 
     def finish(self, *, steps: int) -> None:
         """Run a trainer as its process does: on this thread, to its end."""
@@ -99,6 +100,7 @@ class Run:
             Provenance(config_digest=SHA256, seed=0, libraries={}, cpu={}),
             run=self.name,
             steps=steps,
+            purges=self.purges,
             interrupt=Interrupt(),
         )
 
@@ -243,6 +245,20 @@ async def test_poison_goes_to_dead_and_the_step_is_committed(trained: Run, conne
     assert len(dead) == 2
     assert all(isinstance(letter, Dead) and "claims weights 40" in letter.reason for letter in dead)
     assert [step.number for step in await events(bus, Step)] == [1]
-    original = next(logged async for logged in reader.read(ROLLOUTS))
+    original = await anext(reader.read(ROLLOUTS))
     assert dead[0].payload == original.payload
     assert isinstance(original.event, Rollout)
+
+
+async def test_the_log_is_cut_only_below_what_the_oldest_checkpoint_needs(trained: Run, connect_as: Any) -> None:
+    trained.purges = True
+    bus = await connect_as("generator")
+    await publish_groups(bus, [0, 1, 2, 3])
+    trained.finish(steps=1)
+    assert (await bus.state(ROLLOUTS)).first_sequence == 5, "step 1 is the last one: it has a checkpoint"
+    await publish_groups(bus, [4, 5, 6, 7])
+    trained.finish(steps=3)
+    steps = await events(bus, Step)
+    assert [step.number for step in steps] == [1, 2, 3]
+    # Checkpoints 1, 2 and 3 are kept (this learner removes none): steps after 1 can be trained again.
+    assert (await bus.state(ROLLOUTS)).first_sequence == steps[0].low_water + 1
