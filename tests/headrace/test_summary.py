@@ -43,7 +43,7 @@ def test_rewards_are_means_over_five_steps_at_each_end_weighted_by_members() -> 
     summary = summarize(view_of(*steps), rollouts_published=99)
     assert summary.reward_first == 1.0
     assert summary.reward_last == 7.0
-    assert summary.metrics_first == {"reverse": {"exact": 0.3}}
+    assert summary.metrics_first == {"reverse": {"exact": 0.2}}
     assert summary.metrics == {"reverse": {"exact": 0.8}}
     assert (summary.rollouts_published, summary.rollouts_trained, summary.wall_s) == (99, 80, 100.0)
 

@@ -1,0 +1,310 @@
+"""The generator on a real server: leases, publications, swaps; with an engine that answers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus import Bus, Ledger, WeightsStore
+from environments import Environment, Outcome, Policy, Sample
+from producers import Gate, Generator, GeneratorSettings, Player, WeightsFeed
+from producers.generator.generator import LEASES
+from schemas import DEAD, ROLLOUTS, TASKS, EngineError, GroupTask, Rollout, Span, Task, Weights, encode
+from tests.examples import task
+from tests.producers.generator.test_gate import PuppetEngine
+from tests.producers.generator.test_play import Letters
+from tests.waiting import eventually
+
+SETTINGS = GeneratorSettings(concurrency=8, lease_s=2.0, max_deliveries=2, retries=0, metric_interval_s=60.0)
+SIZE = 2
+
+
+class LabelledEngine(PuppetEngine):
+    """Answers every request at once, under the version that it was labelled with."""
+
+    version = 0
+
+    async def label(self, version: int) -> None:
+        self.version = version
+
+    async def sample(self, request: object) -> Sample:  # type: ignore[override]
+        spans = [Span(self.version, 0, 1)]
+        return Sample(tokens=[0], logprobs=[-0.5], spans=spans, finish="stop", cached=0)
+
+
+class Turn(Environment):
+    """One turn; waits for ``go_on`` before it ends."""
+
+    def __init__(self, go_on: asyncio.Event | None = None) -> None:
+        super().__init__(seed=0)
+        self.go_on = go_on
+        self.begun = asyncio.Event()
+
+    def task(self, index: int) -> Task:
+        return Task(prompt="p")
+
+    async def play(self, task: Task, policy: Policy) -> Outcome:
+        await policy.say("p")
+        self.begun.set()
+        if self.go_on is not None:
+            await self.go_on.wait()
+        return Outcome(reward=1.0)
+
+
+class Mill:
+    """A run in one test: its store, the trainer's ledger, and generators."""
+
+    def __init__(self, connect_as: Any, folder: Path) -> None:
+        self.connect_as = connect_as
+        self.store = WeightsStore(folder, 0)
+        self._numbers = itertools.count()
+
+    async def announce(self, version: int) -> None:
+        if version == 0:
+            self.trainer: Bus = await self.connect_as("trainer")
+            self.ledger = Ledger(self.trainer, "trainer")
+            await self.ledger.open()
+        stored = self.store.put(b"weights %d" % version, version=version)
+        fields = {"sha256": stored.sha256, "size_bytes": stored.size_bytes, "location": stored.location}
+        await self.ledger.append(Weights(run=self.trainer.run, version=version, dtype="float32", **fields))
+
+    async def issue(self, group: int, *, least_version: int = 0) -> GroupTask:
+        dispatcher: Bus = await self.connect_as("dispatcher")
+        issued = task(run=dispatcher.run, group=group, index=group, size=SIZE, least_version=least_version)
+        await dispatcher.publish(issued)
+        return issued
+
+    @asynccontextmanager
+    async def generator(
+        self,
+        environment: Environment,
+        *,
+        engine: PuppetEngine | None = None,
+        steps: int = 99,
+        settings: GeneratorSettings = SETTINGS,
+    ) -> AsyncIterator[asyncio.Task[None]]:
+        bus: Bus = await self.connect_as("generator", id=f"g{next(self._numbers)}")
+        gate = Gate(
+            engine or LabelledEngine(),
+            temperature=1.0,
+            max_off_policy_steps=2,
+            abort_late=True,
+            prefix_on_swap="keep",
+        )
+        player = Player(
+            gate,
+            Letters(),
+            {"reverse": environment},
+            max_tokens=64,
+            play_timeout_s=30.0,
+            retries=0,  # type: ignore[arg-type]
+        )
+        generator = Generator(bus, gate, WeightsFeed(bus, self.store), player, settings, group_size=SIZE, steps=steps)
+        stop = asyncio.Event()
+        running = asyncio.create_task(generator.run(stop))
+        try:
+            yield running
+        finally:
+            stop.set()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def rollouts(self, count: int) -> list[Rollout]:
+        """The first ``count`` rollouts of the log, as soon as they are there."""
+        reader: Bus = await self.connect_as("reader")
+        found: list[Rollout] = []
+        async for logged in reader.read(ROLLOUTS, follow=True):
+            assert isinstance(logged.event, Rollout)
+            found.append(logged.event)
+            if len(found) == count:
+                break
+        return found
+
+    async def settled(self, tasks: int) -> None:
+        """Wait until so many tasks are acknowledged and none is leased."""
+        bus: Bus = await self.connect_as("generator")
+        consumer = await bus.consumer(TASKS, LEASES, ack="explicit", ack_wait_s=SETTINGS.lease_s)
+
+        async def done() -> bool:
+            info = await consumer.info()
+            return info.ack_floor == tasks and info.ack_pending == 0
+
+        await eventually(done)
+
+
+@pytest.fixture
+def mill(connect_as: Any, tmp_path: Path) -> Mill:
+    return Mill(connect_as, tmp_path)
+
+
+async def test_every_member_is_published_and_then_the_lease_is_acknowledged(mill: Mill) -> None:
+    await mill.announce(0)
+    await mill.issue(0)
+    async with mill.generator(Turn()):
+        rollouts = await mill.rollouts(SIZE)
+        await mill.settled(1)
+    assert sorted((each.group, each.member) for each in rollouts) == [(0, 0), (0, 1)]
+    assert {each.generator for each in rollouts} == {"g0"}
+    assert {each.least_version for each in rollouts} == {0}
+
+
+async def test_nothing_is_played_before_the_run_s_weights_are_in_place(mill: Mill) -> None:
+    await mill.announce(0)
+    await mill.announce(1)
+    await mill.issue(0)
+    async with mill.generator(Turn()):
+        rollouts = await mill.rollouts(SIZE)
+    assert {each.least_version for each in rollouts} == {1}, "the newest was announced before the start"
+
+
+async def test_a_group_waits_for_its_least_version(mill: Mill) -> None:
+    await mill.announce(0)
+    await mill.issue(0, least_version=2)
+    await mill.issue(1)
+    async with mill.generator(Turn()):
+        assert {each.group for each in await mill.rollouts(SIZE)} == {1}
+        await mill.announce(1)
+        await mill.announce(2)
+        later = (await mill.rollouts(2 * SIZE))[SIZE:]
+    assert {(each.group, each.least_version) for each in later} == {(0, 2)}
+
+
+async def test_a_generator_that_ends_gives_its_lease_back_at_once(mill: Mill) -> None:
+    await mill.announce(0)
+    await mill.issue(0)
+    hanging = Turn(go_on=asyncio.Event())
+    patient = GeneratorSettings(concurrency=8, lease_s=600.0, metric_interval_s=60.0)
+    async with mill.generator(hanging, settings=patient):
+        await hanging.begun.wait()
+    async with mill.generator(Turn(), settings=patient):
+        rollouts = await mill.rollouts(SIZE)
+    assert {each.generator for each in rollouts} == {"g1"}
+    assert {each.attempt for each in rollouts} == {2}
+
+
+async def test_the_lease_of_a_silent_generator_ends_and_another_plays_the_group(mill: Mill) -> None:
+    await mill.announce(0)
+    await mill.issue(0)
+    silent: Bus = await mill.connect_as("generator", id="silent")
+    consumer = await silent.consumer(TASKS, LEASES, ack="explicit", ack_wait_s=SETTINGS.lease_s)
+    assert len(await consumer.fetch(1, 5.0)) == 1
+    async with mill.generator(Turn()):
+        rollouts = await mill.rollouts(SIZE)
+    assert {each.generator for each in rollouts} == {"g0"}
+
+
+async def test_a_lease_is_renewed_for_as_long_as_the_play_lasts(mill: Mill) -> None:
+    await mill.announce(0)
+    await mill.issue(0)
+    slow = Turn(go_on=asyncio.Event())
+    async with mill.generator(slow), mill.generator(Turn()):
+        await slow.begun.wait()
+        # A second group is played and settled by somebody while more than one lease time passes.
+        deadline = asyncio.get_running_loop().time() + 2.5 * SETTINGS.lease_s
+
+        async def leases_have_passed() -> bool:
+            return asyncio.get_running_loop().time() > deadline
+
+        await eventually(leases_have_passed)
+        assert (await mill.trainer.state(ROLLOUTS)).messages == 0, "the other generator has played it"
+        assert slow.go_on is not None
+        slow.go_on.set()
+        rollouts = await mill.rollouts(SIZE)
+    assert {each.attempt for each in rollouts} == {1}
+
+
+async def test_a_group_that_nobody_survives_is_answered_with_error_members(mill: Mill) -> None:
+    await mill.announce(0)
+    await mill.issue(0)
+    victim: Bus = await mill.connect_as("generator", id="victim")
+    consumer = await victim.consumer(TASKS, LEASES, ack="explicit", ack_wait_s=SETTINGS.lease_s)
+    for _ in range(SETTINGS.max_deliveries):
+        (delivery,) = await consumer.fetch(1, 5.0)
+        await delivery.nak()
+    async with mill.generator(Turn()):
+        rollouts = await mill.rollouts(SIZE)
+        await mill.settled(1)
+    assert [each.error.kind for each in rollouts if each.error] == ["redelivered"] * SIZE
+    (letter,) = [logged async for logged in victim.read(DEAD)]
+    assert "delivered 3 times" in letter.event.reason  # type: ignore[union-attr]
+
+
+async def test_a_task_that_cannot_be_decoded_goes_to_dead_and_the_next_is_played(mill: Mill, connect_as: Any) -> None:
+    await mill.announce(0)
+    admin: Bus = await connect_as("admin")
+    bad = encode(task(run=admin.run)).replace(b'"size":8', b'"size":0')
+    await admin.wire.request(f"hr.{admin.run}.task.reverse", bad, timeout_s=5.0)
+    await mill.issue(1)
+    async with mill.generator(Turn()):
+        assert {each.group for each in await mill.rollouts(SIZE)} == {1}
+        await mill.settled(2)
+    (letter,) = [logged async for logged in admin.read(DEAD)]
+    assert letter.event.payload == bad  # type: ignore[union-attr]
+
+
+async def test_two_generators_share_the_groups(mill: Mill) -> None:
+    await mill.announce(0)
+    both = [Turn(), Turn()]
+    narrow = GeneratorSettings(concurrency=SIZE, metric_interval_s=60.0)
+    first, second = (Turn(go_on=asyncio.Event()) for _ in both)
+    async with mill.generator(first, settings=narrow), mill.generator(second, settings=narrow):
+        await mill.issue(0)
+        await mill.issue(1)
+        await asyncio.gather(first.begun.wait(), second.begun.wait())
+        for scene in (first, second):
+            assert scene.go_on is not None
+            scene.go_on.set()
+        rollouts = await mill.rollouts(2 * SIZE)
+    assert {each.generator for each in rollouts} == {"g0", "g1"}
+    assert len({(each.group, each.member) for each in rollouts}) == 2 * SIZE
+
+
+async def test_it_ends_when_the_last_version_is_in_use(mill: Mill) -> None:
+    await mill.announce(0)
+    async with mill.generator(Turn(), steps=1) as running:
+        await mill.announce(1)
+        await running
+
+
+async def test_a_dead_engine_ends_the_generator(mill: Mill) -> None:
+    class DeadEngine(LabelledEngine):
+        async def sample(self, request: object) -> Sample:  # type: ignore[override]
+            raise EngineError("the engine has died")
+
+    await mill.announce(0)
+    await mill.issue(0)
+    async with mill.generator(Turn(), engine=DeadEngine()) as running:
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await running
+    told, others = caught.value.split(EngineError)
+    assert told is not None
+    assert others is None
+
+
+async def test_weights_that_are_overtaken_while_they_are_fetched_are_skipped(mill: Mill) -> None:
+    await mill.announce(0)
+    bus: Bus = await mill.connect_as("generator")
+    feed = WeightsFeed(bus, mill.store)
+    following = asyncio.create_task(feed.follow())
+    assert (await feed.next()).weights.version == 0
+    fetch: Callable[[Weights], Path] = mill.store.fetch
+    loop, overtaken = asyncio.get_running_loop(), []
+
+    def slow_fetch(weights: Weights) -> Path:
+        if weights.version == 1 and not overtaken:
+            overtaken.append(True)
+            asyncio.run_coroutine_threadsafe(mill.announce(2), loop).result(10)
+        return fetch(weights)
+
+    mill.store.fetch = slow_fetch  # type: ignore[method-assign]
+    await mill.announce(1)
+    versions = [(await feed.next()).weights.version]
+    if versions == [1]:  # the announcement of 2 was not yet heard when the fetch of 1 ended
+        versions.append((await feed.next()).weights.version)
+    following.cancel()
+    assert versions[-1] == 2
