@@ -181,7 +181,11 @@ class Trainer:
         after = Exported.of(self._learner.export())
         trained = time.monotonic()
         metrics |= staleness_metrics(number, groups, rollouts, self._rules)
-        metrics |= {"wait_s": collected - began, "train_s": trained - collected, "rollouts_held": collector.held - len(rollouts)}
+        metrics |= {
+            "wait_s": collected - began,
+            "train_s": trained - collected,
+            "rollouts_held": collector.held - len(rollouts),
+        }
         with self._interrupt.deferred():
             tally = collector.next_tally()
             step = self._record(number, groups, packing, tally, metrics, before, after, collector)
