@@ -1,6 +1,6 @@
 """Packing: a step on packed rows against one row for each rollout, padded to the longest.
 
-python -m bench.packing [ROLLOUTS]: rollouts of the demo's `guess`, 10 to 22 tokens, on the demo's model.
+python -m bench.packing [ROLLOUTS]: on the demo's model, with rollouts of very different lengths.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from consumers.trainer.packing import Document, Packing, build_micro_batches, pa
 from consumers.trainer.titan import Learner
 from headrace.models import make_tiny
 
+MOST_TOKENS, MEAN_TOKENS = 128, 20
+"""Lengths are 8 tokens and more, exponentially distributed: most rollouts are short, some are long."""
+
 
 def documents(count: int) -> list[Document]:
     random = np.random.default_rng(0)
     made = []
     for _ in range(count):
-        length = int(random.integers(10, 23))
+        length = min(MOST_TOKENS, 8 + int(random.exponential(MEAN_TOKENS)))
         trained = np.arange(length) >= 6
         made.append(
             Document(

@@ -97,7 +97,10 @@ class Consumer:
         self._pulls = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
 
     async def create(self, *, ack: Literal["explicit", "all"], ack_wait_s: float) -> None:
-        """Make it, or take the one that is there. Raises StreamMismatch where that one is of another kind."""
+        """Make it, or take the one that is there, waiting for the server for as long as it takes.
+
+        Raises StreamMismatch where that one is of another kind.
+        """
         config = {
             "name": self._durable,
             "durable_name": self._durable,
@@ -110,17 +113,21 @@ class Consumer:
             "max_deliver": -1,
             "max_ack_pending": -1,
         }
-        try:
-            await self._wire.api(
-                f"CONSUMER.CREATE.{self._stream}.{self._durable}", {"stream_name": self._stream, "config": config}
-            )
-        except ApiError as error:
-            if error.fault.err_code == UNKNOWN_STREAM:
-                raise _no_stream(self._stream) from None
-            raise StreamMismatch(
-                f"{self.name} exists with other settings ({error.fault}): stop who uses it, "
-                f"and delete it: nats consumer rm {self._stream} {self._durable}"
-            ) from None
+        body = {"stream_name": self._stream, "config": config}
+        patience = Patience(f"making {self.name}")
+        while True:
+            try:
+                await self._wire.api(f"CONSUMER.CREATE.{self._stream}.{self._durable}", body)
+                return
+            except Unanswered as error:
+                await patience.pause(str(error))
+            except ApiError as error:
+                if error.fault.err_code == UNKNOWN_STREAM:
+                    raise _no_stream(self._stream) from None
+                raise StreamMismatch(
+                    f"{self.name} exists with other settings ({error.fault}): stop who uses it, "
+                    f"and delete it: nats consumer rm {self._stream} {self._durable}"
+                ) from None
 
     async def fetch(self, max_messages: int, timeout_s: float, *, max_bytes: int = MAX_PULL_BYTES) -> list[Delivery]:
         """What is there, at once; else the next to come within ``timeout_s``. Empty where none came.

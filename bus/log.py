@@ -7,6 +7,7 @@ between and sees no message before it is stored. Copies may be missed; the reade
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +21,8 @@ from .patience import Patience
 from .permissions import stored_subject
 from .stream import ANYTHING, Logged, StreamState, current_state, epoch_s, event_in, from_leader
 from .wire import Wire
+
+log = logging.getLogger("headrace.bus")
 
 BATCH_MESSAGES = 1000
 BATCH_BYTES = 16 * 1024 * 1024
@@ -89,6 +92,8 @@ class LogReader:
                     return
             if batch.at_end and await self._nothing_left(tail):
                 return
+            if batch.trouble:
+                await self._state()  # Raises where the stream is gone: nobody would ever answer.
             if batch.trouble or batch.at_end:
                 await patience.pause(batch.trouble or "a replica lags behind the stream's leader")
 
@@ -139,6 +144,8 @@ class LogReader:
     def _logged(self, message: Msg, sequence: int) -> Logged | None:
         event, invalid = event_in(message.data)
         if self._wanted and not isinstance(event, self._wanted):
+            if invalid:
+                log.warning("message %d of %s is passed over: %s", sequence, self._stream, invalid)
             return None
         headers = message.headers or {}
         return Logged(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, Self, cast
 
-from schemas import BusError, HeadraceError, Lifecycle, Metric, Role
+from schemas import HeadraceError, Lifecycle, Metric, Role
 
 from .connection import Bus
 
@@ -44,7 +44,7 @@ class Telemetry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._beating.cancel()
-        with contextlib.suppress(HeadraceError):
+        with contextlib.suppress(Exception):
             await self._announce_gauges()  # the last ones, for the summary
         self._say("stopped", note="" if error is None else f"{type(error).__name__}: {error}"[:500])
         if self._tasks:
@@ -83,19 +83,20 @@ class Telemetry:
     async def _publish(self, event: Lifecycle) -> None:
         try:
             await self._bus.publish(event, deadline_s=LIFECYCLE_DEADLINE_S)
-        except BusError as error:
+        except HeadraceError as error:
             log.warning("lifecycle event %r was not published: %s", event.state, error)
 
     async def _beat(self) -> None:
         while True:
             try:
                 await self._announce_gauges()
-            except HeadraceError as error:
+            except Exception as error:  # A heartbeat that ends for its gauges would make a live role look dead.
                 log.warning("gauges were not published: %s", error)
             await asyncio.sleep(self._interval_s)
 
     async def _announce_gauges(self) -> None:
-        gauges = {name: float(value) for name, value in self._gauges().items()}
+        # A copy first: another thread may be adding to the original.
+        gauges = {name: float(value) for name, value in dict(self._gauges()).items()}
         await self._bus.announce(
             Metric(run=self._bus.run, role=self._role, id=self._bus.id, version=self.version, gauges=gauges)
         )

@@ -62,7 +62,7 @@ class BusThread:
             return future.result(timeout_s)
         except concurrent.futures.TimeoutError:
             if future.done() and not future.cancelled():
-                raise  # It is the act's own.
+                return future.result()  # The act's own, or what it has returned at the last moment.
             future.cancel()
             raise BusError(f"the NATS thread has not done it within {timeout_s:g} s: look at the server") from None
         except concurrent.futures.CancelledError:

@@ -6,6 +6,7 @@ Exit codes: 0 success, 1 an error with a message, 2 a wrong command line, 3 fenc
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -16,13 +17,22 @@ from schemas import HeadraceError
 
 COMMANDS = (
     "up", "dispatch", "generate", "train", "sink", "topology", "status", "tail", "runs", "pause", "resume", "stop",
-    "show", "decode", "schemas", "model", "env", "doctor",
+    "show", "replay", "decode", "schemas", "model", "env", "doctor",
 )  # fmt: skip
 MODULE_OF = {
     "dispatch": "role", "generate": "role", "train": "role", "sink": "role",
     "pause": "control", "resume": "control", "stop": "control",
 }  # fmt: skip
 """Commands that share a module; the others have one of their own name."""
+
+
+REMEDIES = {
+    errno.ENOSPC: "make room on that disk, or choose another folder",
+    errno.EDQUOT: "make room on that disk, or choose another folder",
+    errno.EACCES: "choose a place that you may use, or ask for the right to it",
+    errno.EROFS: "choose a place that can be written",
+}
+"""What a user can do about a fault of the file system, wherever it is met."""
 
 
 class Command(Protocol):
@@ -43,14 +53,16 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    parser, modules = _parser(argv)
-    arguments = parser.parse_args(argv)
+    command = "headrace"
     try:
+        parser, modules = _parser(argv)
+        arguments = parser.parse_args(argv)
+        command = f"headrace {arguments.command}"
         code = modules[arguments.command].run(arguments)
         sys.stdout.flush()  # here, where a broken pipe is still ours to answer
         return code
     except HeadraceError as error:
-        print(f"headrace {arguments.command}: {error}", file=sys.stderr)
+        print(f"{command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -58,6 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone, as in `headrace tail RUN | head`. Nothing more can be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        remedy = REMEDIES.get(error.errno or 0)
+        if remedy is None or error.filename is None:
+            raise  # Ours to repair, not the user's: it needs its stack trace.
+        print(f"{command}: {error.filename}: {error.strerror}: {remedy}", file=sys.stderr)
+        return 1
 
 
 def _parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, Command]]:

@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import json
 import math
+import os
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -104,9 +105,17 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def store(config: RunConfig, folder: Path) -> Path:
-    """Write the resolved configuration into a run's folder, so that the run can go on and be trained again."""
+    """Write the resolved configuration into a run's folder, so that the run can go on and be trained again.
+
+    Written aside and renamed: a full disk or a kill leaves the one that was there.
+    """
     path = folder / FILE_NAME
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
+    aside = path.with_name(f".{FILE_NAME}.{os.getpid()}")
+    try:
+        aside.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
     return path
 
 

@@ -25,6 +25,7 @@ from environments import load_environment
 from schemas import HeadraceError
 
 from .config import RunConfig
+from .engine import check_engine
 from .models import check_model
 
 GIB = 1024**3
@@ -64,7 +65,7 @@ def examine(config: RunConfig | None, folder: Path, server: Address | None = Non
         findings.append(libnuma())
     findings += [cpus(len(os.sched_getaffinity(0)), config), memory(available_bytes(), config), disk(folder, config)]
     if config is not None:
-        findings += [model(config), *played(config), *port(config)]
+        findings += [model(config), engine(config), *played(config), *port(config)]
     findings += nats(server, config) if server is not None else [embedded_server()]
     return findings
 
@@ -169,18 +170,22 @@ def memory(available: int, config: RunConfig | None) -> Finding:
 
 def disk(folder: Path, config: RunConfig | None) -> Finding:
     """Room for the run's log, as large as it may become, and for checkpoints and weights."""
-    place = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.is_dir())
+    place = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     free, needed = shutil.disk_usage(place).free, LEAST_FREE_GIB
     if config is not None:
         weights = _weights_bytes(config) / GIB
         checkpoints = config.trainer.keep_checkpoints + 1  # and checkpoint 0
         versions = config.weights.keep or config.run.steps + 1
         needed += config.log.max_gib + weights * (3 * checkpoints + versions)
+    barred = ""
+    if not place.is_dir():
+        barred = ", and is not a folder"
+    elif not os.access(place, os.W_OK):
+        barred = ", and is not writable"
     return _judged(
         name="disk",
-        ok=free >= needed * GIB and os.access(place, os.W_OK),
-        detail=f"{place} has {free / GIB:.1f} GiB free, up to {needed:.1f} wanted"
-        + ("" if os.access(place, os.W_OK) else ", and is not writable"),
+        ok=free >= needed * GIB and not barred,
+        detail=f"{place} has {free / GIB:.1f} GiB free, up to {needed:.1f} wanted{barred}",
         remedy="give another --dir, make room, or lower log.max_gib, weights.keep or trainer.keep_checkpoints",
     )
 
@@ -191,6 +196,12 @@ def model(config: RunConfig) -> Finding:
     if config.model.make and not path.exists():
         return Finding(name="model", ok=True, detail=f"{path} will be made ({config.model.make})")
     return _outcome("model", f"{path} fits", lambda: check_model(path))
+
+
+def engine(config: RunConfig) -> Finding:
+    """The generator's engine is installed."""
+    name = config.generator.engine
+    return _outcome("engine", f"{name} is there", lambda: check_engine(name))
 
 
 def played(config: RunConfig) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -50,6 +51,18 @@ class RunFolder(msgspec.Struct, frozen=True):
     def exists(self) -> bool:
         """Whether a run was begun here."""
         return (self.path / "config.json").is_file()
+
+    def make(self) -> None:
+        """Make the folder where it is missing. Raises RunError where nothing can be written there."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path) as file:
+                file.write(b"\0")
+        except OSError as error:
+            raise RunError(
+                f"the run cannot be kept in {self.path} ({error.strerror}): give another folder with --dir, or make "
+                "this one writable"
+            ) from None
 
 
 def find_run(name: str, parent: Path) -> RunFolder:

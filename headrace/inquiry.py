@@ -55,7 +55,7 @@ def ask(place: Place, question: Question[T], *, role: BusRole = "reader", id: st
 async def _ask(place: Place, served: Served, question: Question[T], role: BusRole, id: str) -> T:
     try:
         bus = await connect(
-            served.address, run=place.run, role=_role_of(served.address, role), id=id, timeout_s=CONNECT_S
+            served.address, run=place.run, role=role_of(served.address, role), id=id, timeout_s=CONNECT_S
         )
     except ServerUnreachable:
         if _ended(place):
@@ -81,7 +81,7 @@ async def _ask(place: Place, served: Served, question: Question[T], role: BusRol
         await bus.close()
 
 
-def _role_of(address: Address, wanted: BusRole) -> BusRole:
+def role_of(address: Address, wanted: BusRole) -> BusRole:
     """A user may listen to the answers of its own role only; where it has a role's name, it is of that role."""
     return next((role for role in BUS_ROLES if role == address.user), wanted)
 

@@ -1,16 +1,15 @@
 """The roles as processes: each is built from the configuration, run until it ends or is asked to, and reported.
 
-Exit codes: 0 finished or stopped on request, 1 an error with a message, 3 fenced (must not be restarted).
+Exit codes: 0 finished, or stopped by ``headrace stop``; 1 an error with a message; 3 fenced (must not be restarted);
+143 and 130 ended by SIGTERM and SIGINT, in order, but with the run unfinished: whoever did not mean it starts it again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
-import secrets
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
 from bus import Address, Bus, WeightsStore, connect
@@ -18,10 +17,11 @@ from consumers.sinks import run_archive, run_dead, run_metrics
 from environments import load_environment, load_tokenizer
 from headrace.models import check_model
 from producers import Admission, Dispatcher, Engine, Gate, Generator, Player, TaskSource, WeightsFeed
-from schemas import CONTROL, ConfigError, Control, Fenced, HeadraceError, Role
+from schemas import CONTROL, Control, Fenced, HeadraceError, Role
 
 from . import logs
 from .config import RunConfig
+from .engine import build_engine
 from .folder import RunFolder
 
 log = logging.getLogger("headrace.roles")
@@ -68,12 +68,12 @@ def dispatch(config: RunConfig, address: Address, id: str) -> None:
         await Dispatcher(bus, tasks, admission, metric_interval_s=interval_s).run(stop)
 
     logs.configure(config.run.name, f"dispatcher/{id}", lambda: None)
-    asyncio.run(_with_bus(config, address, "dispatcher", id, body))
+    _run(_with_bus(config, address, "dispatcher", id, body))
 
 
 def generate(config: RunConfig, address: Address, id: str, folder: RunFolder) -> None:
     """A generator: as many as there are machines for."""
-    gate = _gate(config, _engine(config))
+    gate = _gate(config, build_engine(config))
 
     async def body(bus: Bus, stop: asyncio.Event) -> None:
         player = Player(
@@ -90,7 +90,7 @@ def generate(config: RunConfig, address: Address, id: str, folder: RunFolder) ->
 
     logs.configure(config.run.name, f"generator/{id}", lambda: gate.version)
     check_model(Path(config.model.path))
-    asyncio.run(_with_bus(config, address, "generator", id, body))
+    _run(_with_bus(config, address, "generator", id, body))
 
 
 def _gate(config: RunConfig, engine: Engine) -> Gate:
@@ -103,27 +103,27 @@ def _gate(config: RunConfig, engine: Engine) -> Gate:
     )
 
 
-def _engine(config: RunConfig) -> Engine:
-    """The engine that ``generator.engine`` names. Raises ConfigError when there is none of that name."""
-    name = config.generator.engine
-    module, _, attribute = ("producers.generator.vllm_engine:VllmEngine" if name == "vllm" else name).partition(":")
-    try:
-        kind = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"generator.engine {name!r} cannot be loaded ({error}): use vllm, or module:Class") from error
-    # Generators must not sample alike, nor one that was started again repeat itself. What was sampled is in the log.
-    seed = secrets.randbits(31)
-    engine: Engine = kind(Path(config.model.path), config.generator, config.policy, config.weights.dtype, seed)
-    return engine
+def _run(role: Coroutine[None, None, int | None]) -> None:
+    """Raises SystemExit where a signal ended the role."""
+    if number := asyncio.run(role):
+        raise SystemExit(128 + number)
 
 
 async def _with_bus(
     config: RunConfig, address: Address, role: Role, id: str, body: Callable[[Bus, asyncio.Event], Awaitable[None]]
-) -> None:
-    """Run ``body`` on a connection; its event is set by SIGTERM, SIGINT, or a person's ``stop``."""
-    stop = asyncio.Event()
+) -> int | None:
+    """Run ``body`` on a connection; its event is set by SIGTERM, SIGINT, or a person's ``stop``.
+
+    Returns the signal, if one came.
+    """
+    stop, signals = asyncio.Event(), list[int]()
+
+    def on_signal(number: int) -> None:
+        signals.append(number)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
     bus = await connect(address, run=config.run.name, role=role, id=id)
     await bus.verify_topology(config.log)
     listening = asyncio.create_task(stop_on_request(bus, stop.set))
@@ -133,6 +133,7 @@ async def _with_bus(
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
         await bus.close()
+    return signals[0] if signals else None
 
 
 async def stop_on_request(bus: Bus, stop: Callable[[], None]) -> None:
@@ -156,4 +157,4 @@ def sink(config: RunConfig, address: Address, kind: str, folder: RunFolder) -> N
                 await run_dead(bus, stop)
 
     logs.configure(config.run.name, f"sink/{kind}", lambda: None)
-    asyncio.run(_with_bus(config, address, "sink", kind, body))
+    _run(_with_bus(config, address, "sink", kind, body))

@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,27 +41,36 @@ CALL_TIMEOUT_S = 60.0
 
 
 def train(config: RunConfig, address: Address, folder: RunFolder) -> None:
-    """Train until the run's last step is committed, or until asked to end."""
+    """Train until the run's last step is committed, or until asked to end: SystemExit where a signal asks."""
     version: int | None = None
 
     def on_version(announced: int) -> None:
         nonlocal version
         version = announced
 
+    stopped = False
+
+    def on_stop() -> None:
+        nonlocal stopped
+        stopped = True
+        os.kill(os.getpid(), signal.SIGTERM)  # The main thread may be anywhere: this interrupts it.
+
     logs.configure(config.run.name, f"trainer/{config.trainer.instance}", lambda: version)
     check_model(Path(config.model.path))
     if not folder.exists:  # `headrace up` has made it; a trainer on its own does
-        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.make()
         store(config, folder.path)
     interrupt = Interrupt()
     interrupt.install()
     try:
         with _bus_thread(config, address) as thread:
             trainer = _build(config, thread, folder, interrupt)
-            with _telling(thread, trainer, config):
+            with _telling(thread, trainer, config, on_stop):
                 trainer.run(on_version)
     except Interrupted:
         log.info("asked to end: the step that was under way is abandoned")
+        if interrupt.number and not stopped:
+            raise SystemExit(128 + interrupt.number) from None
 
 
 @contextmanager
@@ -87,7 +96,7 @@ def _build(config: RunConfig, thread: BusThread, folder: RunFolder, interrupt: I
     )
     return Trainer(
         thread,
-        _learner(config, folder),
+        build_learner(config, folder.checkpoints),
         publication,
         lambda start: thread.inbox(ROLLOUTS, CONSUMER, ack="all", ack_wait_s=ACK_WAIT_S, start=start),
         config.trainer,
@@ -112,7 +121,8 @@ def rules(config: RunConfig) -> Rules:
     )
 
 
-def _learner(config: RunConfig, folder: RunFolder) -> Learner:
+def build_learner(config: RunConfig, checkpoints: Path) -> Learner:
+    """What learns, with its checkpoints in a folder."""
     # Loads torch and torchtitan: about ten seconds, which only a trainer should pay.
     from consumers.trainer.titan import Learner as TitanLearner
 
@@ -123,7 +133,7 @@ def _learner(config: RunConfig, folder: RunFolder) -> Learner:
         dtype=config.weights.dtype,
         seed=config.run.seed,
         steps=config.run.steps,
-        checkpoints=folder.checkpoints,
+        checkpoints=checkpoints,
     )
 
 
@@ -135,14 +145,14 @@ async def _open_ledger(bus: Bus) -> Ledger:
 
 
 @contextmanager
-def _telling(thread: BusThread, trainer: Trainer, config: RunConfig) -> Iterator[None]:
+def _telling(thread: BusThread, trainer: Trainer, config: RunConfig, on_stop: Callable[[], None]) -> Iterator[None]:
     """Telemetry, and a person's ``stop``, while the trainer runs."""
 
     async def begin(bus: Bus) -> tuple[Telemetry, asyncio.Task[None]]:
         telemetry = Telemetry(bus, lambda: trainer.gauges, interval_s=config.generator.metric_interval_s)
         await telemetry.__aenter__()
         telemetry.ready()
-        end = asyncio.create_task(stop_on_request(bus, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+        end = asyncio.create_task(stop_on_request(bus, on_stop))
         return telemetry, end
 
     telemetry, listening = thread.call(begin, CALL_TIMEOUT_S)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
 
-from bus import Bus, BusRole, EmbeddedServer, connect
+from bus import Bus, BusRole, connect
 from headrace.models import make_model
-from schemas import LEDGER, ROLLOUTS, ConfigError, RunError, Step
+from schemas import LEDGER, ROLLOUTS, ConfigError, RunError, Step, Weights
 
 from . import config as configuration
 from .config import RunConfig
-from .doctor import port
+from .doctor import engine, played, port
 from .folder import RunFolder
+from .hosted_server import HostedServer
 from .progress import Progress
 from .server import environment_for, turn
 from .summary import Summary, summarize
@@ -36,10 +39,10 @@ def up(config: RunConfig, parent: Path, console: Console, *, accept_changes: boo
     folder = RunFolder(parent / config.run.name)
     _check_possible(config)
     _check_unchanged(config, folder, accept_changes)
+    folder.make()
     make_model(config.model, say=lambda text: console.print(text, highlight=False, markup=False))
-    folder.path.mkdir(parents=True, exist_ok=True)
     with turn(folder):
-        server = EmbeddedServer.start(folder.nats, run=config.run.name)
+        server = HostedServer(folder)
     try:
         return asyncio.run(_run(config, folder, server, console))
     finally:
@@ -53,9 +56,9 @@ def _check_possible(config: RunConfig) -> None:
             f"log.replicas is {config.log.replicas}, and the embedded server is one: set it to 1, or run the roles "
             "against a cluster with headrace train, generate and dispatch"
         )
-    for finding in port(config):
+    for finding in (engine(config), *played(config), *port(config)):
         if not finding.ok:
-            raise ConfigError(f"{finding.detail}: {finding.remedy}")
+            raise ConfigError(": ".join(filter(None, (finding.detail, finding.remedy))))
 
 
 def _check_unchanged(config: RunConfig, folder: RunFolder, accept_changes: bool) -> None:
@@ -69,7 +72,7 @@ def _check_unchanged(config: RunConfig, folder: RunFolder, accept_changes: bool)
         )
 
 
-async def _run(config: RunConfig, folder: RunFolder, server: EmbeddedServer, console: Console) -> Summary:
+async def _run(config: RunConfig, folder: RunFolder, server: HostedServer, console: Console) -> Summary:
     bus = await connect(server.address("supervisor"), run=config.run.name, role="supervisor", id="up")
     try:
         await bus.apply_topology(config.log)
@@ -80,22 +83,25 @@ async def _run(config: RunConfig, folder: RunFolder, server: EmbeddedServer, con
         watch.view.stopped = False  # what was asked of an earlier `headrace up`
         await _supervise(config, folder, server, watch, console)
         await watch.catch_up()
-        return summarize(watch.view, rollouts_published=(await bus.state(ROLLOUTS)).messages)
+        return summarize(watch.view, rollouts_published=(await bus.state(ROLLOUTS)).last_sequence)
     finally:
         await bus.close()
 
 
 async def _check_unfinished(bus: Bus, config: RunConfig) -> None:
-    last = await bus.last(LEDGER, Step)
-    if last is not None and isinstance(last.event, Step) and last.event.number >= config.run.steps:
-        raise RunError(
-            f"run {config.run.name!r} is finished: step {last.event.number} of {config.run.steps} is committed. "
-            f"Extend it with --set run.steps={2 * last.event.number}, or start another with --set run.name=NAME"
-        )
+    last, weights = await bus.last(LEDGER, Step), await bus.last(LEDGER, Weights)
+    if last is None or not isinstance(last.event, Step) or last.event.number < config.run.steps:
+        return
+    if weights is None or not isinstance(weights.event, Weights) or weights.event.version < last.event.number:
+        return  # It was killed between its last step and the announcement of the weights: the trainer makes up for it.
+    raise RunError(
+        f"run {config.run.name!r} is finished: step {last.event.number} of {config.run.steps} is committed. "
+        f"Extend it with --set run.steps={2 * last.event.number}, or start another with --set run.name=NAME"
+    )
 
 
 async def _supervise(
-    config: RunConfig, folder: RunFolder, server: EmbeddedServer, watch: Watch, console: Console
+    config: RunConfig, folder: RunFolder, server: HostedServer, watch: Watch, console: Console
 ) -> None:
     stop, view = asyncio.Event(), watch.view
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -107,18 +113,32 @@ async def _supervise(
             f"{name} ended with {code} and is started again in {delay_s:g} s"
         )
         async with watch.following() as changed:
-            watching = asyncio.create_task(_show(progress, view, changed, stop))
+            aside = [
+                asyncio.create_task(_show(progress, view, changed, stop)),
+                asyncio.create_task(server.keep(lambda: progress.say("nats-server has died and is started again"))),
+            ]
             try:
-                await supervisor.run(stop)
+                await _with_aside(supervisor.run(stop), aside)
             finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
                 progress.update()
     if view.committed < config.run.steps:
         raise RunError(
             f"run {config.run.name!r} was stopped after step {view.committed} of {config.run.steps}: "
             "the same command goes on with it"
         )
+
+
+async def _with_aside(main: Coroutine[Any, Any, None], aside: list[asyncio.Task[None]]) -> None:
+    """Run ``main`` to its end; what goes on aside, and never ends by itself, ends with it or fails for both."""
+    running = asyncio.create_task(main)
+    try:
+        done, _ = await asyncio.wait([running, *aside], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in (running, *aside):
+            task.cancel()
+        await asyncio.gather(running, *aside, return_exceptions=True)
 
 
 async def _show(progress: Progress, view: RunView, changed: asyncio.Event, stop: asyncio.Event) -> None:
@@ -133,7 +153,7 @@ async def _show(progress: Progress, view: RunView, changed: asyncio.Event, stop:
             continue
 
 
-def role_commands(config: RunConfig, folder: RunFolder, server: EmbeddedServer) -> list[RoleCommand]:
+def role_commands(config: RunConfig, folder: RunFolder, server: HostedServer) -> list[RoleCommand]:
     """The processes of a run on one machine."""
     stored = str(folder.path / configuration.FILE_NAME)
     place = ["--dir", str(folder.path.parent)]
@@ -165,7 +185,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     """The summary as lines that line up."""
     console.print()
     for name, value in msgspec.to_builtins(summary).items():
-        shown = f"{value:.4f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
+        shown = f"{value:.4g}" if isinstance(value, float) else value
         console.print(
             f"{name:28} {shown if shown not in (None, {}) else '-'}", highlight=False, markup=False, soft_wrap=True
         )

@@ -20,6 +20,8 @@ A message says what happened, to which value, and what to do about it. The comma
 message alone: none of these is shown with a stack trace.
 """
 
+_REASON_LIMIT = 1000
+
 
 class HeadraceError(Exception):
     """Base of all errors with a message meant for a person."""
@@ -34,11 +36,14 @@ class ModelError(HeadraceError):
 
 
 class EventInvalid(HeadraceError):
-    """A payload is not a valid event; ``reason`` is what the dead letter records."""
+    """A payload is not a valid event; ``reason`` is what the dead letter records, at most 1,000 characters of it.
+
+    A reason may quote the payload, and the dead letter of a large one must still fit into a message.
+    """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = reason if len(reason) <= _REASON_LIMIT else f"{reason[:_REASON_LIMIT]}..."
+        super().__init__(self.reason)
 
 
 class BusError(HeadraceError):

@@ -6,13 +6,16 @@
 from .interrupt import Interrupt, Interrupted
 from .judgement import Rules
 from .learner import Learner
+from .ledger_view import LedgerView
 from .machine import cpu_features, library_versions
-from .publication import Publication
+from .publication import Exported, Publication
+from .recovery import load_newest_checkpoint, read_steps, train_again
 from .settings import TrainerSettings
 from .takeover import check_takeover
 from .trainer import Provenance, Trainer
 
 __all__ = [
-    "Interrupt", "Interrupted", "Learner", "Provenance", "Publication", "Rules", "Trainer", "TrainerSettings",
-    "check_takeover", "cpu_features", "library_versions",
+    "Exported", "Interrupt", "Interrupted", "Learner", "LedgerView", "Provenance", "Publication", "Rules", "Trainer",
+    "TrainerSettings", "check_takeover", "cpu_features", "library_versions", "load_newest_checkpoint", "read_steps",
+    "train_again",
 ]  # fmt: skip

@@ -109,6 +109,10 @@ class Collector:
         if rollout.greatest_version is not None and rollout.greatest_version >= step:
             self._reject(delivery, f"it claims weights {rollout.greatest_version}, but the newest are {step - 1}")
             return None
+        if rollout.member >= self._assembly.size:
+            reason = f"it is member {rollout.member} of a group, and a group has {self._assembly.size}"
+            self._reject(delivery, f"{reason}: its generator has another trainer.group_size")
+            return None
         return self._assembly.add(delivery.sequence, rollout)
 
     def _reject(self, delivery: Delivery, reason: str) -> None:

@@ -47,10 +47,14 @@ class Assembly:
     def __init__(self, size: int, settled: set[int] | None = None, *, last_sequence: int = 0) -> None:
         """Begin to read after ``last_sequence``.
 
-        ``size``: members of a group. ``settled``: numbers of the groups that the ledger has trained or closed.
+        ``size``: members of a group. ``settled``: numbers of the groups that the ledger has trained or closed. Of
+        such a group, each member's first appearance is what an earlier trainer took, and no duplicate.
         """
-        self._size = size
+        self.size = size
+        """Members of a group."""
         self._settled = set() if settled is None else set(settled)
+        self._settled_before = frozenset(self._settled)
+        self._read_again: set[tuple[int, int]] = set()
         self._groups: dict[int, Group] = {}
         self._lowest_open = next(number for number in itertools.count() if number not in self._settled)
         self._last_sequence = last_sequence
@@ -63,14 +67,18 @@ class Assembly:
         self._last_sequence = max(self._last_sequence, sequence)
 
     def add(self, sequence: int, rollout: Rollout) -> Group | None:
-        """Take in a rollout; returns its group if this was the member that completed it."""
+        """Take in a rollout of a member below ``size``; returns its group if this was the one that completed it."""
         self.pass_by(sequence)
         self.seen += 1
         if rollout.group in self._settled:
-            self.duplicates += 1
+            member = (rollout.group, rollout.member)
+            if rollout.group in self._settled_before and member not in self._read_again:
+                self._read_again.add(member)
+            else:
+                self.duplicates += 1
             return None
-        group = self._groups.setdefault(rollout.group, Group(rollout.group, self._size))
-        if rollout.member in group.members or rollout.member >= self._size:
+        group = self._groups.setdefault(rollout.group, Group(rollout.group, self.size))
+        if rollout.member in group.members:
             self.duplicates += 1
             return None
         group.members[rollout.member] = Member(sequence, rollout)

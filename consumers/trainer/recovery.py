@@ -7,7 +7,8 @@ compared with the recorded ones. Nothing is generated twice because a trainer di
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from bus import Bus, BusThread
 from schemas import LEDGER, ROLLOUTS, HeadraceError, LogGap, Rollout, Step
@@ -34,31 +35,38 @@ def read_ledger(thread: BusThread) -> LedgerView:
     return thread.call(fold, READ_TIMEOUT_S)
 
 
-def read_step(thread: BusThread, sequence: int) -> tuple[Step, dict[int, Rollout]]:
-    """The step at ``sequence`` of LEDGER, and the rollouts of its groups, by their sequence in ROLLOUTS.
+async def read_steps(bus: Bus, start: int) -> AsyncIterator[tuple[Step, dict[int, Rollout]]]:
+    """The steps from sequence ``start`` of LEDGER on, each with the rollouts of its groups by sequence in ROLLOUTS.
 
-    One that is missing is missing in the answer too. Raises LogGap where there is no step at ``sequence``.
+    A rollout that is missing is missing in the answer too.
     """
-
-    async def read(bus: Bus) -> tuple[Step, dict[int, Rollout]]:
-        step = await anext(_events(bus, sequence))
-        wanted = {number for group in step.groups for number in group.sequences}
-        rollouts: dict[int, Rollout] = {}
-        async for logged in bus.read(ROLLOUTS, kinds=(Rollout,), start=min(wanted)):
-            if logged.sequence in wanted and isinstance(logged.event, Rollout):
-                rollouts[logged.sequence] = logged.event
-            if logged.sequence >= max(wanted):
-                break
-        return step, rollouts
-
-    return thread.call(read, READ_TIMEOUT_S)
-
-
-async def _events(bus: Bus, sequence: int) -> AsyncIterator[Step]:
-    async for logged in bus.read(LEDGER, kinds=(Step,), start=sequence):
+    async for logged in bus.read(LEDGER, kinds=(Step,), start=start):
         if isinstance(logged.event, Step):
-            yield logged.event
-    raise LogGap(f"LEDGER has no step at sequence {sequence}")
+            yield logged.event, await _rollouts_of(bus, logged.event)
+
+
+async def _rollouts_of(bus: Bus, step: Step) -> dict[int, Rollout]:
+    wanted = {number for group in step.groups for number in group.sequences}
+    rollouts: dict[int, Rollout] = {}
+    async for logged in bus.read(ROLLOUTS, kinds=(Rollout,), start=min(wanted)):
+        if logged.sequence in wanted and isinstance(logged.event, Rollout):
+            rollouts[logged.sequence] = logged.event
+        if logged.sequence >= max(wanted):
+            break
+    return rollouts
+
+
+def later_steps(thread: BusThread, view: LedgerView, after: int) -> Iterator[tuple[Step, dict[int, Rollout]]]:
+    """The committed steps after step ``after``, one at a time. Raises LogGap where LEDGER no longer has one."""
+
+    async def read(bus: Bus, sequence: int) -> tuple[Step, dict[int, Rollout]]:
+        async for recorded in read_steps(bus, sequence):
+            return recorded
+        raise LogGap(f"LEDGER has no step at sequence {sequence}")
+
+    for number in range(after + 1, view.committed + 1):
+        sequence = view.step_sequences[number]
+        yield thread.call(partial(read, sequence=sequence), READ_TIMEOUT_S)
 
 
 def load_newest_checkpoint(learner: Learner, committed: int) -> int:
@@ -77,23 +85,20 @@ def load_newest_checkpoint(learner: Learner, committed: int) -> int:
 
 
 def train_again(
-    thread: BusThread,
     learner: Learner,
-    view: LedgerView,
+    recorded: Iterable[tuple[Step, Mapping[int, Rollout]]],
     rules: Rules,
     *,
-    after: int,
     on_step: Callable[[Step, dict[str, float], str], None],
 ) -> Exported:
-    """Train the committed steps after step ``after`` again; returns the parameters at the end.
+    """Train recorded steps again, each from the rollouts of its groups; returns the parameters at the end.
 
     ``on_step`` gets each recorded step, the figures of now, and the digest of the weights of now.
     Raises LogGap where a rollout that a step needs is not there.
     """
     exported = Exported.of(learner.export())
-    for number in range(after + 1, view.committed + 1):
-        step, rollouts = read_step(thread, view.step_sequences[number])
-        metrics = learner.step(micro_batches(number, step.groups, step.packing, rollouts, rules))
+    for step, rollouts in recorded:
+        metrics = learner.step(micro_batches(step.number, step.groups, step.packing, rollouts, rules))
         exported = Exported.of(learner.export())
         on_step(step, metrics, exported.sha256)
     return exported

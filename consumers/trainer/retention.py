@@ -22,7 +22,8 @@ def cut(checkpoints: Iterable[int], low_waters: Mapping[int, int], lowest_open_g
     checkpoints: steps that have a durable, verified checkpoint; 0, which is always kept, does not count.
     low_waters: the low-water mark of ROLLOUTS that each committed step recorded: all that later steps need lies
     above it. lowest_open_group: groups below it are trained or closed; group g is the message g + 1 of TASKS, for
-    each is appended under the stream's expected last sequence.
+    each is appended under the stream's expected last sequence. The last of them stays: where all are settled, it is
+    the dispatcher's cursor.
     """
     oldest = min((step for step in checkpoints if step > 0), default=0)
-    return Cut(rollouts_before=low_waters.get(oldest, 0) + 1, tasks_before=lowest_open_group + 1)
+    return Cut(rollouts_before=low_waters.get(oldest, 0) + 1, tasks_before=max(1, lowest_open_group))

@@ -27,7 +27,7 @@ from .learner import Learner
 from .ledger_view import LedgerView
 from .packing import pack
 from .publication import Exported, Publication
-from .recovery import load_newest_checkpoint, read_ledger, train_again
+from .recovery import later_steps, load_newest_checkpoint, read_ledger, train_again
 from .retention import cut
 from .settings import TrainerSettings
 from .tally import Tally, staleness_metrics
@@ -122,9 +122,8 @@ class Trainer:
             self._learner.save_checkpoint(0)
         if view.committed:
             log.info("step %d is committed, checkpoint %d is loaded", view.committed, self._checkpoint)
-        exported = train_again(
-            self._thread, self._learner, view, self._rules, after=self._checkpoint, on_step=self._compare
-        )
+        recorded = later_steps(self._thread, view, self._checkpoint)
+        exported = train_again(self._learner, recorded, self._rules, on_step=self._compare)
         self.version = view.committed
         self._low_waters = view.low_waters
         return view, self._published(view, exported)
@@ -154,7 +153,8 @@ class Trainer:
         low_water = 0 if view.last_step is None else view.last_step.low_water
         self._inbox = self._open_inbox(low_water + 1)
         assembly = Assembly(self._settings.group_size, view.settled, last_sequence=low_water)
-        assembly.seen = 0 if view.last_step is None else view.last_step.rollouts_seen
+        # What lies above the mark is read, and counted, again. Letters among the dead, which do not count, are few.
+        assembly.seen = 0 if view.last_step is None else min(low_water, view.last_step.rollouts_seen)
         collector = Collector(
             self._inbox,
             assembly,
@@ -247,6 +247,7 @@ class Trainer:
             self._publication.purge(cut(self._learner.checkpoints(), self._low_waters, collector.lowest_open_group))
 
     def _show(self, collector: Collector) -> None:
+        self._interrupt.check()
         self.gauges["rollouts_held"] = collector.held
 
     def _report(self, step: Step, commit_s: float) -> None:

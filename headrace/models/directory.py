@@ -27,7 +27,7 @@ def new_directory(folder: Path) -> Iterator[Path]:
     _refuse_to_overwrite(folder)
     aside = folder.parent / f".{folder.name}.{os.getpid()}"
     try:
-        shutil.rmtree(aside, ignore_errors=True)  # of a killed process that had the same id
+        _remove_abandoned(folder)
         aside.mkdir(parents=True)
         yield aside
         # The same look again: another process may have made it meanwhile.
@@ -42,3 +42,11 @@ def new_directory(folder: Path) -> Iterator[Path]:
 def _refuse_to_overwrite(folder: Path) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ModelError(f"{folder} exists already: remove it, or choose another folder")
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """What a process that was killed has left beside ``folder``: half a model may be gigabytes."""
+    for aside in folder.parent.glob(f".{folder.name}.*"):
+        number = aside.name.rpartition(".")[2]
+        if number.isdecimal() and (int(number) == os.getpid() or not Path(f"/proc/{number}").exists()):
+            shutil.rmtree(aside, ignore_errors=True)

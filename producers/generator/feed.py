@@ -43,8 +43,12 @@ class WeightsFeed:
         start = 1 if last is None else last.sequence
         async for logged in self._bus.read(LEDGER, kinds=(Weights,), start=start, follow=True):
             if isinstance(logged.event, Weights):
-                self._announced = logged.event
-                self._news.set()
+                self._hear(logged.event)
+
+    def _hear(self, weights: Weights) -> None:
+        if self._announced is None or weights.version > self._announced.version:
+            self._announced = weights
+            self._news.set()
 
     async def next(self) -> Prefetched:
         """The newest version that was announced since the last call, verified.
@@ -60,9 +64,20 @@ class WeightsFeed:
             try:
                 folder = await asyncio.to_thread(self._store.fetch, weights)
             except WeightsError:
-                if self._announced is weights:
+                if not await self.overtaken(weights):
                     raise
                 continue
             if self._announced is weights:
                 return Prefetched(weights=weights, folder=folder, prefetch_s=time.monotonic() - began)
             log.info("weights %d were overtaken while they were fetched", weights.version)
+
+    async def overtaken(self, weights: Weights) -> bool:
+        """Whether a newer version is announced, which ``next`` will offer.
+
+        Asks the ledger: older weights may be pruned before the announcement that allowed it has come here.
+        """
+        if self._announced is weights:
+            last = await self._bus.last(LEDGER, Weights)
+            if last is not None and isinstance(last.event, Weights):
+                self._hear(last.event)
+        return self._announced is not weights

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from environments import Sample
-from schemas import EngineError, Weights
+from schemas import EngineError, Weights, WeightsError
 
 from .engine import Aborted, Engine, SamplingRequest
 
@@ -69,6 +69,8 @@ class RolloutSampler:
         self.oldest_version: int | None = None
         """Version of the oldest token sampled or being sampled."""
         self.too_late = False
+        self.fault: Exception | None = None
+        """What ended the rollout from below, whether the environment passed it on or not."""
         self.swaps = 0
         """Swaps lived through since the rollout started."""
         self.sampling_s = 0.0
@@ -83,6 +85,9 @@ class RolloutSampler:
         began = time.monotonic()
         try:
             return await self._gate.sample(self, tokens, max_tokens=max_tokens, stop_ids=stop_ids)
+        except (TooLate, EngineError) as error:
+            self.fault = error
+            raise
         finally:
             self.sampling_s += time.monotonic() - began
 
@@ -168,7 +173,8 @@ class Gate:
         Raises TooLate when a swap gave the rollout up, EngineError when the engine is unusable.
         """
         while True:
-            await self._open.wait()
+            while not self._open.is_set():  # It may have closed again between our waking and our turn.
+                await self._open.wait()
             if rollout.too_late:
                 raise TooLate(rollout.name)
             request = self._request(rollout, tokens, max_tokens, stop_ids)
@@ -219,6 +225,7 @@ class Gate:
     async def swap(self, weights: Weights, folder: Path) -> SwapReport:
         """Put ``weights``, already verified in ``folder``, in place between two decoding steps.
 
+        Raises WeightsError when they cannot be loaded: the engine then goes on with the weights that it has.
         Raises EngineError when the engine failed: it may then hold a mixture of weights and must not be used.
         """
         async with self._swapping:
@@ -232,7 +239,12 @@ class Gate:
             kept = len(self._requests) - len(late) - len(anew)
             await self._abort(late + anew)
             loading = time.monotonic()
-            await self._engine.load(folder)
+            try:
+                await self._engine.load(folder)
+            except WeightsError:  # Nothing was written: the old weights are whole, and go on.
+                await self._engine.resume()
+                self._open.set()
+                raise
             await self._engine.label(weights.version)
             loaded = time.monotonic()
             await self._engine.resume()

@@ -7,7 +7,7 @@ import logging
 import time
 
 from bus import Bus, Consumer, Delivery, Telemetry
-from schemas import TASKS, Dead, Failure, GroupTask, Rollout
+from schemas import TASKS, BusError, Dead, Failure, GroupTask, Rollout, WeightsError, event_tag
 
 from .feed import WeightsFeed
 from .gate import Gate
@@ -71,7 +71,8 @@ class Generator:
     async def _work(self) -> None:
         log.info("starting the engine")
         await self._gate.start()
-        await self._swap()
+        while self._gate.version is None:
+            await self._swap()
         self._ready_at = time.monotonic()
         self._telemetry.ready()
         async with asyncio.TaskGroup() as tasks:
@@ -80,7 +81,13 @@ class Generator:
 
     async def _swap(self) -> None:
         fetched = await self._feed.next()
-        report = await self._gate.swap(fetched.weights, fetched.folder)
+        try:
+            report = await self._gate.swap(fetched.weights, fetched.folder)
+        except WeightsError as error:
+            if not await self._feed.overtaken(fetched.weights):
+                raise
+            log.warning("weights %d are passed over for newer ones: %s", fetched.weights.version, error)
+            return
         self._telemetry.swapped(report.version, report.details() | {"prefetch_s": fetched.prefetch_s})
         log.info(
             "weights %d in use: pause %.3f s, %d kept, %d resubmitted, %d too late",
@@ -110,10 +117,16 @@ class Generator:
         return await consumer.fetch(room, FETCH_WAIT_S)
 
     async def _task_of(self, delivery: Delivery) -> GroupTask | None:
-        if isinstance(delivery.event, GroupTask):
-            return delivery.event
-        await self._bury(delivery, delivery.invalid or "it is not a task")
-        await delivery.ack()
+        event = delivery.event
+        if isinstance(event, GroupTask) and event.run == self._bus.run:
+            return event
+        reason = "it is not a task" if event is None else f"it is a {event_tag(event)} of run {event.run!r}"
+        await self._bury(delivery, delivery.invalid or reason)
+        try:
+            await delivery.ack()
+        except BusError as error:
+            # It comes again when its lease ends; the dead letter is stored once.
+            log.warning("task %d was not acked: %s", delivery.sequence, error)
         return None
 
     async def _play_group(self, task: GroupTask, delivery: Delivery) -> None:
@@ -121,15 +134,22 @@ class Generator:
             async with Lease(delivery, lease_s=self._settings.lease_s) as lease:
                 if delivery.delivered > self._settings.max_deliveries:
                     await self._refuse(task, delivery)
-                else:
-                    await self._gate.until_version(task.least_version)
-                    async with asyncio.TaskGroup() as plays:
-                        for member in range(task.size):
-                            plays.create_task(self._play_member(task, member, delivery.delivered))
-                lease.done()
+                    lease.done()
+                elif await self._play_all(task, delivery.delivered):
+                    lease.done()
         finally:
             self._in_play -= task.size
             self._freed.set()
+
+    async def _play_all(self, task: GroupTask, attempt: int) -> bool:
+        """Play and publish every member. False when one is missing, because its environment cancelled our task."""
+        await self._gate.until_version(task.least_version)
+        async with asyncio.TaskGroup() as group:
+            plays = [group.create_task(self._play_member(task, member, attempt)) for member in range(task.size)]
+        missing = sum(play.cancelled() for play in plays)  # A TaskGroup takes these for ended.
+        if missing:
+            log.error("group %d is given back: %d of its plays were cancelled from within", task.group, missing)
+        return not missing
 
     async def _play_member(self, task: GroupTask, member: int, attempt: int) -> None:
         rollout = await self._player.play(task, member, generator=self._bus.id, attempt=attempt)

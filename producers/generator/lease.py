@@ -19,8 +19,9 @@ BEATS_PER_LEASE = 3
 class Lease:
     """Renews ``delivery`` while the block runs.
 
-    Ends acknowledged if ``done`` was called, given back if not and if it is still ours: a late answer about a
-    lease that has ended would be accepted while another generator holds it.
+    Ends acknowledged if ``done`` was called: then the group is whole in the log, whoever has the lease now. Otherwise
+    it is given back, if it is still ours: a late answer about a lease that has ended would be accepted while another
+    generator holds it. One that has ended is not renewed for the same reason.
     """
 
     def __init__(self, delivery: Delivery, *, lease_s: float) -> None:
@@ -47,7 +48,7 @@ class Lease:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._beating.cancel()
-        if not self.held:
+        if not (self._done or self.held):
             log.warning(
                 "lease on task %d ended before the group did: another generator plays it", self._delivery.sequence
             )
@@ -63,8 +64,13 @@ class Lease:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
+            if not self.held:
+                return
+            asked_at = time.monotonic()
             try:
                 await self._delivery.in_progress()
-                self._renewed_at = time.monotonic()
             except BusError as error:
                 log.warning("lease on task %d was not renewed: %s", self._delivery.sequence, error)
+                continue
+            if self.held:  # An answer that is later than the lease says nothing: it may have ended before.
+                self._renewed_at = asked_at

@@ -74,8 +74,10 @@ class Player:
         policy = Policy(sampler, self._tokenizer, self._max_tokens)
         try:
             outcome, failure = await self._outcome(task, policy), None
+            if sampler.fault is not None:  # The environment has caught it: what it made of it must not count.
+                raise sampler.fault
         except Exception as error:
-            outcome, failure = None, _failure(error, self._play_timeout_s)
+            outcome, failure = None, _failure(sampler.fault or error, self._play_timeout_s)
         finally:
             sampler.close()
         return Attempt(policy, sampler, outcome, failure)
@@ -84,15 +86,26 @@ class Player:
         environment = self._environments.get(task.env)
         if environment is None:
             raise EnvironmentFault(f"environment {task.env!r} is not in this generator's configuration")
-        async with asyncio.timeout(self._play_timeout_s):
-            outcome = await environment.play(task.task, policy)
-        if not isinstance(outcome, Outcome):
-            raise EnvironmentFault(f"play returned {type(outcome).__name__}, not an Outcome")
-        if not all(math.isfinite(value) for value in (outcome.reward, *outcome.metrics.values())):
-            raise EnvironmentFault(f"reward {outcome.reward} or a metric of {outcome.metrics} is not finite")
+        outcome = _checked(await self._played(environment, task, policy))
         if not policy.transcript().logprobs.size:
             raise EnvironmentFault("play returned without a reply: call policy.say at least once")
         return outcome
+
+    async def _played(self, environment: Environment, task: GroupTask, policy: Policy) -> object:
+        """What ``play`` returns. Raises TimeoutError for the time limit alone, CancelledError when we are cancelled."""
+        try:
+            async with asyncio.timeout(self._play_timeout_s) as limit:
+                return await environment.play(task.task, policy)
+        except TimeoutError as error:
+            if limit.expired():
+                raise
+            raise EnvironmentFault(f"a TimeoutError of the environment's own: {error}") from error
+        except asyncio.CancelledError as error:
+            ours = asyncio.current_task()
+            if ours is None or ours.cancelling():
+                raise
+            # Let through, it would end this member's task without a word, and the group would lack a member for good.
+            raise EnvironmentFault("a cancellation of the environment's own left play: catch it there") from error
 
     def _rollout(
         self, task: GroupTask, member: int, played: Attempt, *, generator: str, attempt: int, started_at: float
@@ -110,7 +123,7 @@ class Player:
             logprobs=transcript.logprobs.astype("<f4").tobytes(),
             turns=transcript.turns,
             spans=transcript.spans,
-            reward=None if played.outcome is None else float(played.outcome.reward),
+            reward=None if played.outcome is None else played.outcome.reward,
             metrics={} if played.outcome is None else played.outcome.metrics,
             error=played.failure,
             swaps_during=played.sampler.swaps,
@@ -140,6 +153,19 @@ def failed_rollout(task: GroupTask, member: int, failure: Failure, *, generator:
         error=failure,
         timings=Timings(started_at=time.time(), total_s=0.0, sampling_s=0.0),
     )
+
+
+def _checked(outcome: object) -> Outcome:
+    """``outcome`` as an event can carry it: in plain numbers (numpy's can't be encoded), finite, named in text."""
+    if not isinstance(outcome, Outcome):
+        raise EnvironmentFault(f"play returned {type(outcome).__name__}, not an Outcome")
+    reward, metrics = float(outcome.reward), {name: float(value) for name, value in outcome.metrics.items()}
+    if not all(math.isfinite(value) for value in (reward, *metrics.values())):
+        raise EnvironmentFault(f"reward {reward} or a metric of {metrics} is not finite")
+    for name in metrics:
+        if not (isinstance(name, str) and name.isprintable()):
+            raise EnvironmentFault(f"a metric is named {name!r}: names are printable text")
+    return Outcome(reward=reward, metrics=metrics)
 
 
 def _failure(error: Exception, play_timeout_s: float) -> Failure:

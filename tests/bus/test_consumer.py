@@ -221,3 +221,25 @@ async def test_ack_whose_confirmation_is_lost_is_said_again(connect_as: ConnectA
     relay.deaf = False
     relay.cut()
     await settling
+
+
+async def test_consumer_that_is_made_without_a_server_is_there_when_it_is_back(
+    fragile: Fragile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.wire.API_DEADLINE_S", 0.05)
+    monkeypatch.setattr("bus.wire.API_TIMEOUT_S", 0.05)
+    bus = await fragile.connect("generator")
+    attempts: list[str] = []
+    ask = bus.wire.api
+
+    async def noted(path: str, body: dict[str, object] | None = None) -> object:
+        attempts.append(path)
+        return await ask(path, body)
+
+    monkeypatch.setattr(bus.wire, "api", noted)
+    fragile.kill()
+    await until(lambda: not bus.connected)
+    making = asyncio.create_task(leases(bus))
+    await until(lambda: len(attempts) > 1)
+    fragile.start()
+    assert await (await making).fetch(1, 0.05) == []

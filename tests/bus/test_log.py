@@ -9,7 +9,7 @@ import pytest
 
 from bus import Bus, Logged, connect
 from bus.settings import LogSettings
-from schemas import CONTROL, LEDGER, ROLLOUTS, TASKS, Closed, Control, GroupTask, LogGap, Step, Term, Weights
+from schemas import CONTROL, LEDGER, ROLLOUTS, TASKS, BusError, Closed, Control, GroupTask, LogGap, Step, Term, Weights
 from tests import examples
 from tests.conftest import ConnectAs
 
@@ -174,3 +174,20 @@ async def test_two_runs_do_not_see_each_other(server: Any, connect_as: ConnectAs
     await other.apply_topology(LogSettings())
     assert await listed(other, ROLLOUTS) == []
     await other.close()
+
+
+async def test_reader_of_a_stream_that_was_deleted_is_told(connect_as: ConnectAs, run: str) -> None:
+    admin, bus = await connect_as("admin"), await connect_as("dispatcher")
+    await admin.wire.api(f"STREAM.DELETE.{run}_TASKS")
+    with pytest.raises(BusError, match=r"stream not found"):
+        await anext(bus.read(TASKS, follow=True))
+
+
+async def test_message_of_a_wanted_kind_that_cannot_be_read_is_passed_over_and_said(
+    connect_as: ConnectAs, run: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin, bus = await connect_as("admin"), await connect_as("dispatcher")
+    await admin.wire.request(f"hr.{run}.task.reverse", b"no task", timeout_s=5.0)
+    await publish_tasks(bus, range(1))
+    assert [logged.sequence for logged in await listed(bus, TASKS, kinds=(GroupTask,))] == [2]
+    assert f"message 1 of {run}_TASKS is passed over: not a known event" in caplog.text

@@ -43,3 +43,17 @@ async def test_gauge_that_is_no_number_is_dropped_and_the_role_goes_on(connect_a
     reader = await connect_as("reader")
     events = [logged.event async for logged in reader.read(TELEMETRY)]
     assert not [event for event in events if isinstance(event, Metric)]
+
+
+async def test_gauges_that_fail_do_not_end_the_heartbeat(connect_as: ConnectAs) -> None:
+    bus, reader = await connect_as("trainer"), await connect_as("reader")
+    heartbeats = reader.read(TELEMETRY, kinds=(Metric,), follow=True)
+    answers = iter([RuntimeError("dictionary changed size during iteration")])
+
+    def gauges() -> dict[str, float]:
+        if error := next(answers, None):
+            raise error
+        return {"step": 1.0}
+
+    async with Telemetry(bus, gauges, interval_s=0.01):
+        assert (await anext(heartbeats)).event is not None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +78,23 @@ def test_call_returns_what_the_act_returns_and_raises_what_it_raises(thread: Bus
 def test_call_that_takes_too_long_is_ended(thread: BusThread) -> None:
     with pytest.raises(BusError, match=r"has not done it within 0\.05 s"):
         thread.call(lambda _: asyncio.sleep(60), 0.05)
+
+
+def test_call_that_is_done_as_its_time_ends_is_done(thread: BusThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(concurrent.futures.Future[int]):
+        def result(self, timeout: float | None = None) -> int:
+            if timeout is None:
+                return super().result()
+            self.set_result(7)
+            raise TimeoutError
+
+    def schedule(coroutine: Coroutine[Any, Any, int], loop: object) -> Late:
+        coroutine.close()
+        return Late()
+
+    with monkeypatch.context() as patched:
+        patched.setattr("bus.thread.asyncio.run_coroutine_threadsafe", schedule)
+        assert thread.call(lambda _: asyncio.sleep(0, 7), 0.05) == 7
 
 
 def test_start_raises_what_connecting_raises() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -148,3 +149,15 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     parser, _ = cli._parser(["runs"])
     monkeypatch.setattr(cli, "_parser", lambda argv: (parser, {"runs": Interrupted()}))
     assert main(["runs", "--dir", str(Path())]) == 130
+
+
+def test_full_disk_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Full:
+        def run(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device", "runs/demo/config.json")
+
+    parser, _ = cli._parser(["runs"])
+    monkeypatch.setattr(cli, "_parser", lambda argv: (parser, {"runs": Full()}))
+    assert main(["runs"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("headrace runs: runs/demo/config.json: No space left on device: make room")

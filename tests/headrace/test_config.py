@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import string
 from pathlib import Path
 from typing import Any
@@ -269,3 +270,19 @@ def test_any_override_loads_or_is_refused_in_one_line(name: str, value: str) -> 
     except ConfigError as error:
         message = str(error)
     assert "\n" not in message
+
+
+def test_full_disk_leaves_the_configuration_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store(load(DEMO), tmp_path)
+    before = path.read_bytes()
+
+    def half(self: Path, content: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(content[:10])
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(OSError, match="No space left"):
+        store(load(DEMO, ["run.steps=99"]), tmp_path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

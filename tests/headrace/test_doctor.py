@@ -209,3 +209,8 @@ def test_stream_with_another_limit_is_wrong(config: RunConfig, server: EmbeddedS
     _, streams = doctor.nats(server.address("reader"), other)
     assert not streams.ok
     assert "demo_ROLLOUTS: max_bytes" in streams.detail
+
+
+def test_place_that_is_a_file_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert not doctor.disk(tmp_path / "file" / "run", None).ok

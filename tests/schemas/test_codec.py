@@ -213,3 +213,10 @@ def test_json_for_people_has_lists_in_place_of_packed_arrays() -> None:
 def test_json_for_people_has_a_dead_payload_as_hexadecimal() -> None:
     fields = msgspec.json.decode(as_json(examples.dead()))
     assert bytes.fromhex(fields["payload"]) == examples.dead().payload
+
+
+def test_a_reason_that_quotes_a_large_payload_is_cut_so_that_its_dead_letter_fits() -> None:
+    with pytest.raises(EventInvalid) as caught:
+        decode(b'{"type": "%s"}' % (b"x" * 5_000_000))
+    assert len(caught.value.reason) < 1100
+    assert caught.value.reason.startswith("not a known event: Invalid value 'xxx")

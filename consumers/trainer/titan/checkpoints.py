@@ -112,7 +112,7 @@ class Checkpoints:
 
     def load(self, step: int) -> None:
         """Restore everything from checkpoint ``step``. Raises CheckpointUnusable, naming it and why."""
-        folder = self._folder / f"step-{step}"
+        folder = (self._folder / f"step-{step}").resolve()  # errors name the place itself where this is a link
         _verify(folder, have=self.steps())
         # Not manager.load(): for step 0 that would restore the parameters alone.
         states = self._manager._states_to_load(model_only=False)

@@ -89,6 +89,7 @@ class Learner:
         self._optimizers = default_adamw(
             lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay
         ).build(model_parts=[self._model])
+        _materialize(self._optimizers)
         # Constant after the warm-up, also past `steps`: a decay to 1.0 (without a decay torchtitan's schedule asserts
         # at its end). At least one step longer than the warm-up, which torchtitan would shorten otherwise.
         self._schedule = LRSchedulersContainer.Config(warmup_steps=settings.warmup_steps, min_lr_factor=1.0).build(
@@ -156,8 +157,15 @@ class Learner:
         self._checkpoints.save(step)
 
     def load_checkpoint(self, step: int) -> None:
-        """Restore checkpoint ``step``. Raises CheckpointUnusable where it is missing, damaged or of another model."""
+        """Restore checkpoint ``step``; settings that have changed since it was made count as they are now.
+
+        Raises CheckpointUnusable where it is missing, damaged or of another model.
+        """
         self._checkpoints.load(step)
+        # It holds those of the optimizer too, and the learning rate of the next step.
+        for schedule in self._schedule.schedulers:
+            for group, lr in zip(schedule.optimizer.param_groups, schedule.get_last_lr(), strict=True):
+                group |= {"lr": lr, "betas": self._settings.betas, "weight_decay": self._settings.weight_decay}
 
     def checkpoints(self) -> list[int]:
         """Steps that have a complete checkpoint, ascending."""
@@ -224,6 +232,18 @@ def _metrics(sums: list[float], greatest: list[float], trained: int) -> dict[str
         gaps = {"mean": gap / exact_tokens, "max": greatest[1], "tokens": exact_tokens}
         metrics |= {f"logprob_gap_{name}": value for name, value in gaps.items()}
     return metrics
+
+
+def _materialize(optimizers: Any) -> None:
+    """Make the optimizer's state as it is before the first step.
+
+    Left alone, torchtitan makes it for the first checkpoint by a step that counts: after checkpoint 0 AdamW corrected
+    its bias for one step more than were taken, and without one it did not.
+    """
+    optimizers.state_dict()
+    for optimizer in optimizers.optimizers:
+        for state in optimizer.state.values():
+            state["step"].zero_()
 
 
 def _set_determinism(threads: int, seed: int) -> None:

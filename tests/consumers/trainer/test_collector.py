@@ -107,6 +107,7 @@ def test_held_groups_are_judged_again_for_a_later_step() -> None:
         (b"\x81garbage", "not a known event"),
         (member(0, 0, 1.0, version=7), "claims weights 7, but the newest are 0"),
         (encode(rollout(run="other", spans=[Span(0, 0, 6)])), "belongs to run 'other'"),
+        (member(0, 2, 1.0), "member 2 of a group, and a group has 2"),
         (encode(rollout(spans=[Span(0, 0, 6)]))[:-9], "not a known event"),
     ],
 )

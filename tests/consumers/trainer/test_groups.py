@@ -43,6 +43,14 @@ def test_groups_that_the_ledger_settled_are_known_after_a_restart() -> None:
     assert arrive(Assembly(1, settled={4}), (4, 0)) == []
 
 
+def test_what_an_earlier_trainer_took_is_no_duplicate_when_it_is_read_again() -> None:
+    assembly = Assembly(2, settled={4})
+    arrive(assembly, (4, 0), (4, 1))
+    assert assembly.duplicates == 0
+    arrive(assembly, (4, 1), start=3)
+    assert assembly.duplicates == 1
+
+
 def test_complete_groups_come_lowest_number_first() -> None:
     assembly = Assembly(1)
     arrive(assembly, (7, 0), (3, 0), (5, 0))

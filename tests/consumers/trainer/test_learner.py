@@ -247,6 +247,29 @@ def test_checkpoint_0_restores_the_start_whole(model: Path, tmp_path: Path) -> N
     assert (policy.step(batches), policy.export()) == first
 
 
+def test_checkpoint_0_does_not_count_as_a_step(model: Path, tmp_path: Path) -> None:
+    batches = [micro_batches(random_documents(10, seed=seed)) for seed in range(2)]
+    plain, saved = learner(model, tmp_path / "none"), learner(model, tmp_path / "some")
+    saved.save_checkpoint(0)
+    for batch in batches:
+        assert saved.step(batch) == plain.step(batch)
+        assert saved.export() == plain.export()
+
+
+def test_settings_that_changed_since_a_checkpoint_count_as_they_are_now(model: Path, tmp_path: Path) -> None:
+    batches = micro_batches(random_documents(10))
+    policy = learner(model, tmp_path)
+    policy.step(batches)
+    policy.save_checkpoint(1)
+    changed = learner(model, tmp_path, lr=1e-9, weight_decay=0.5, betas=(0.5, 0.6))
+    changed.load_checkpoint(1)
+    assert changed.step(batches)["lr"] == pytest.approx(1e-9)
+    before, after = load(policy.export()), load(changed.export())
+    assert max(float((after[name] - before[name]).abs().max()) for name in before) < 1e-7
+    (group,) = changed._optimizers.optimizers[0].param_groups
+    assert (group["betas"], group["weight_decay"]) == ((0.5, 0.6), 0.5)
+
+
 def test_loaded_weights_leave_the_optimizer_alone(model: Path, tmp_path: Path) -> None:
     batches = micro_batches(random_documents(10))
     policy, other = learner(model, tmp_path), learner(model, tmp_path)

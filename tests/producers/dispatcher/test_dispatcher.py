@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bus import Bus, Ledger
+import numpy as np
+import pytest
+
+from bus import Bus, Ledger, Published
 from producers import Admission, Dispatcher, TaskSource
-from schemas import TASKS, Control, EnvironmentSettings, GroupTask
+from schemas import TASKS, Control, EnvironmentFault, EnvironmentSettings, Event, GroupTask, Task
 from tests.examples import closed, step, trained_group
 
 GROUPS, BOUND = 4, 1
@@ -100,3 +103,73 @@ async def test_it_ends_when_the_last_step_is_committed(connect_as: Any) -> None:
         groups = [trained_group(group=group.group) for group in await first_tasks(trainer, 4)]
         await ledger.append(step(run=trainer.run, number=1, groups=groups, packing=[[list(range(2 * len(groups)))]]))
         await task
+
+
+def groups_tried(bus: Bus) -> list[int]:
+    """The groups that are published from now on, whether the server stores them or knows them already."""
+    publish, tried = bus.publish, list[int]()
+
+    async def noted(event: Event, **options: Any) -> Published:
+        if isinstance(event, GroupTask):
+            tried.append(event.group)
+        return await publish(event, **options)
+
+    bus.publish = noted  # type: ignore[method-assign]
+    return tried
+
+
+async def test_it_stops_while_the_server_takes_no_task(connect_as: Any) -> None:
+    bus: Bus = await connect_as("dispatcher")
+    publish, publishing, stop = bus.publish, asyncio.Event(), asyncio.Event()
+
+    async def wait_for_the_server(event: Event, **options: Any) -> Published:
+        if isinstance(event, GroupTask):
+            publishing.set()
+            await asyncio.Event().wait()
+        return await publish(event, **options)
+
+    bus.publish = wait_for_the_server  # type: ignore[method-assign]
+    dispatching = asyncio.create_task(dispatcher(bus).run(stop))
+    await publishing.wait()
+    stop.set()
+    await dispatching
+
+
+async def test_its_cursor_outlives_a_purge_of_all_tasks(connect_as: Any) -> None:
+    trainer: Bus = await connect_as("trainer")
+    ledger = Ledger(trainer, "a")
+    await ledger.open()
+    async with running(await connect_as("dispatcher"), steps=1):
+        await first_tasks(trainer, 4)
+        groups = [trained_group(group=number) for number in range(4)]
+        await ledger.append(step(run=trainer.run, number=1, groups=groups, packing=[[list(range(2 * len(groups)))]]))
+    await trainer.purge(TASKS, before=5)
+    again: Bus = await connect_as("dispatcher")
+    tried = groups_tried(again)
+    async with running(again, steps=2):
+        assert [task.group for task in await first_tasks(trainer, 4)] == [4, 5, 6, 7]
+    assert tried == [4, 5, 6, 7]
+
+
+async def test_its_cursor_is_the_last_task_whatever_else_was_stored(connect_as: Any) -> None:
+    admin: Bus = await connect_as("admin")
+    async with running(await connect_as("dispatcher")):
+        await first_tasks(admin, 8)
+    await admin.wire.request(f"hr.{admin.run}.task.reverse", b"no task", timeout_s=5.0)
+    ledger = Ledger(await connect_as("trainer"), "a")
+    await ledger.open()
+    await ledger.append(closed(run=admin.run, group=0))
+    again: Bus = await connect_as("dispatcher")
+    tried = groups_tried(again)
+    async with running(again):
+        newest = admin.read(TASKS, kinds=(GroupTask,), start=10, follow=True)
+        assert (await anext(newest)).event is not None
+    assert tried == [8]
+
+
+@pytest.mark.parametrize("made", [None, Task(prompt="p", data={"n": np.float32(1)})])
+def test_what_is_no_task_is_named_with_its_environment(made: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("environments.reverse.Reverse.task", lambda self, index: made)
+    tasks = TaskSource([EnvironmentSettings(name="reverse")], run="demo", seed=1, group_size=2)
+    with pytest.raises(EnvironmentFault, match=r"environment 'reverse' cannot make task 3.*headrace env try reverse"):
+        tasks.group(3, least_version=0)

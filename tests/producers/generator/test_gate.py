@@ -11,7 +11,7 @@ import pytest
 from environments import Sample
 from producers import Aborted, Gate, SamplingRequest
 from producers.generator import RolloutSampler, TooLate
-from schemas import EngineError, Span
+from schemas import EngineError, Span, WeightsError
 from tests.examples import weights
 
 FOLDER = Path("weights")
@@ -261,3 +261,37 @@ async def test_an_engine_below_the_least_version_waits(engine: PuppetEngine) -> 
     assert not waiting.done()
     await swap(gate, 1)
     await waiting
+
+
+async def test_a_gate_that_closes_again_at_once_lets_nobody_pass_between(engine: PuppetEngine) -> None:
+    async def slow_load(folder: Path) -> None:
+        engine.calls.append("load")
+        await asyncio.sleep(0)
+
+    engine.load = slow_load  # type: ignore[method-assign]
+    gate = gate_on(engine)
+    asking = turn(gate.sampler("a"))
+    await asyncio.sleep(0)
+    await swap(gate, 0)
+    await swap(gate, 1)
+    request = await engine.next_request()
+    assert engine.calls[-2:] == ["resume", "sample 01"]
+    engine.finish(request.id, Span(1, 0, 1))
+    await asking
+
+
+async def test_weights_that_cannot_be_loaded_leave_the_gate_open_on_the_old_ones(engine: PuppetEngine) -> None:
+    async def refuse(folder: Path) -> None:
+        raise WeightsError("they were pruned")
+
+    gate = gate_on(engine)
+    await swap(gate, 0)
+    asking = turn(gate.sampler("a"))
+    await engine.next_request()
+    engine.load = refuse  # type: ignore[method-assign]
+    with pytest.raises(WeightsError):
+        await swap(gate, 1)
+    again = await engine.next_request()
+    assert (gate.version, again.salt, engine.calls[-2:]) == (0, "00" * 16, ["resume", "sample 00"])
+    engine.finish(again.id, Span(0, 0, 1))
+    await asking

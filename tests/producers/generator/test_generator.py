@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from bus import Bus, Ledger, WeightsStore
 from environments import Environment, Outcome, Policy, Sample
 from producers import Gate, Generator, GeneratorSettings, Player, WeightsFeed
 from producers.generator.generator import LEASES
-from schemas import DEAD, ROLLOUTS, TASKS, EngineError, GroupTask, Rollout, Span, Task, Weights, encode
+from schemas import DEAD, ROLLOUTS, TASKS, EngineError, GroupTask, Rollout, Span, Task, Weights, WeightsError, encode
 from tests.examples import task
 from tests.producers.generator.test_gate import PuppetEngine
 from tests.producers.generator.test_play import Letters
@@ -308,3 +309,77 @@ async def test_weights_that_are_overtaken_while_they_are_fetched_are_skipped(mil
         versions.append((await feed.next()).weights.version)
     following.cancel()
     assert versions[-1] == 2
+
+
+async def test_weights_pruned_before_their_successor_was_heard_of_are_passed_over(mill: Mill) -> None:
+    await mill.announce(0)
+    feed = WeightsFeed(await mill.connect_as("generator"), mill.store)
+    following = asyncio.create_task(feed.follow())
+    assert (await feed.next()).weights.version == 0
+    fetch: Callable[[Weights], Path] = mill.store.fetch
+    loop = asyncio.get_running_loop()
+
+    async def go_deaf_while_the_trainer_goes_on() -> None:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await mill.announce(2)
+
+    def pruned(weights: Weights) -> Path:
+        if weights.version == 1:
+            asyncio.run_coroutine_threadsafe(go_deaf_while_the_trainer_goes_on(), loop).result(10)
+            raise WeightsError("weights 1 were pruned")
+        return fetch(weights)
+
+    mill.store.fetch = pruned  # type: ignore[method-assign]
+    await mill.announce(1)
+    assert (await feed.next()).weights.version == 2
+
+
+async def test_weights_pruned_between_verification_and_load_are_passed_over(mill: Mill) -> None:
+    class Forgetful(LabelledEngine):
+        async def load(self, folder: Path) -> None:
+            if folder.name == sha256_of_weights_1:
+                await mill.announce(2)
+                raise WeightsError("weights 1 were pruned")
+
+    sha256_of_weights_1 = hashlib.sha256(b"weights 1").hexdigest()
+    await mill.announce(0)
+    async with mill.generator(Turn(), engine=Forgetful()):
+        await mill.issue(0)
+        await mill.rollouts(SIZE)
+        await mill.announce(1)
+        await mill.issue(1, least_version=2)
+        rollouts = await mill.rollouts(2 * SIZE)
+    assert [each.least_version for each in rollouts[SIZE:]] == [2] * SIZE
+
+
+async def test_a_task_of_another_run_goes_to_dead_and_the_next_is_played(mill: Mill, connect_as: Any) -> None:
+    await mill.announce(0)
+    admin: Bus = await connect_as("admin")
+    await admin.wire.request(f"hr.{admin.run}.task.reverse", encode(task(run="other")), timeout_s=5.0)
+    await mill.issue(1)
+    async with mill.generator(Turn()):
+        assert {each.group for each in await mill.rollouts(SIZE)} == {1}
+        await mill.settled(2)
+    (letter,) = [logged async for logged in admin.read(DEAD)]
+    assert "of run 'other'" in letter.event.reason  # type: ignore[union-attr]
+
+
+async def test_a_group_whose_environment_cancels_a_play_is_played_again_until_it_is_whole(mill: Mill) -> None:
+    class Quitter(Turn):
+        plays = 0
+
+        async def play(self, task: Task, policy: Policy) -> Outcome:
+            self.plays += 1
+            if self.plays == 1:
+                ours = asyncio.current_task()
+                assert ours is not None
+                ours.cancel()
+            return await super().play(task, policy)
+
+    await mill.announce(0)
+    await mill.issue(0)
+    async with mill.generator(Quitter()):
+        rollouts = await mill.rollouts(SIZE)
+        await mill.settled(1)
+    assert {each.member for each in rollouts} == set(range(SIZE))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from environments import Environment, Outcome, Policy, Sample
 from producers import Gate, Player
-from schemas import EngineError, Failure, Rollout, Span, Task, validate
+from schemas import EngineError, Failure, Rollout, Span, Task, encode, validate
 from tests.examples import task, weights
 from tests.producers.generator.test_gate import PuppetEngine
 
@@ -134,3 +137,74 @@ async def test_a_dead_engine_is_no_fault_of_the_environment() -> None:
 
     with pytest.raises(EngineError):
         await play(Scene("good"), engine=DeadEngine())
+
+
+async def test_numpy_figures_are_published_as_plain_numbers() -> None:
+    outcome = Outcome(reward=np.float32(0.5), metrics={"win": np.float64(1.0)})  # type: ignore[arg-type]
+    rollout = await play(Scene(outcome))
+    encode(rollout)
+    assert (rollout.reward, rollout.metrics) == (0.5, {"win": 1.0})
+
+
+@pytest.mark.parametrize("name", [1, "two\nlines", "half \ud800"])
+async def test_a_metric_with_an_impossible_name_is_an_error(name: object) -> None:
+    rollout = await play(Scene(Outcome(reward=1.0, metrics={name: 1.0})))  # type: ignore[dict-item]
+    encode(rollout)
+    assert rollout.error is not None
+    assert "a metric is named" in rollout.error.message
+
+
+class Careless(Scene):
+    """Does to ``policy.say`` what environments should not do."""
+
+    def __init__(self, deed: Callable[[Policy], Awaitable[object]]) -> None:
+        super().__init__()
+        self.deed = deed
+
+    async def play(self, task: Task, policy: Policy) -> Outcome:
+        await self.deed(policy)
+        return Outcome(reward=0.0)
+
+
+async def test_a_cancellation_that_leaves_play_is_an_error_and_no_silence() -> None:
+    async def cancel_a_helper(policy: Policy) -> None:
+        helper = asyncio.create_task(asyncio.Event().wait())
+        helper.cancel()
+        await helper
+
+    rollout = await play(Careless(cancel_a_helper))
+    assert rollout.error is not None
+    assert (rollout.error.kind, "cancellation" in rollout.error.message) == ("environment", True)
+
+
+async def test_a_cancelled_play_stays_cancelled() -> None:
+    playing = asyncio.create_task(play(Scene("hang")))
+    await asyncio.sleep(0)
+    playing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+
+
+async def test_a_timeout_of_the_environment_s_own_is_not_the_play_s() -> None:
+    rollout = await play(Scene(TimeoutError("the calculator is slow")))
+    assert rollout.error is not None
+    assert rollout.error.kind == "environment"
+    assert "the calculator is slow" in rollout.error.message
+
+
+@pytest.mark.parametrize("deed", ["swallows", "wraps"])
+async def test_a_dead_engine_is_never_a_reward_whatever_the_environment_makes_of_it(deed: str) -> None:
+    class DeadEngine(EchoEngine):
+        async def sample(self, request: object) -> Sample:  # type: ignore[override]
+            raise EngineError("the engine has died")
+
+    async def swallow(policy: Policy) -> None:
+        with contextlib.suppress(Exception):
+            await policy.say("hi")
+
+    async def wrap(policy: Policy) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(policy.say("hi"))
+
+    with pytest.raises(EngineError):
+        await play(Careless(swallow if deed == "swallows" else wrap), engine=DeadEngine())
