@@ -12,7 +12,7 @@ BIN := .venv/bin
 SETUP := $(or $(PYTHON),python3) -m tools.setup $(if $(PYTHON),--python-chosen) $(if $(EXTRA),--extra $(EXTRA))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-real check bench clean
+.PHONY: help setup demo test test-real check bench chaos clean
 
 help:  ## these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | awk -F ':.*## *' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ check: setup  ## format, lint, types
 bench: setup  ## benchmarks; JSON=1 prints JSON
 	@for each in $(filter-out __init__ report,$(basename $(notdir $(wildcard bench/*.py)))); do \
 	  echo "== $$each"; $(BIN)/python -m bench.$$each $(ARGS) || exit 1; done
+
+chaos: setup  ## kill processes of a run KILLS times (SEED, ENGINE=stand-in|vllm), then prove its log
+	$(BIN)/python -m tests.chaos.run --kills $(or $(KILLS),25) --seed $(or $(SEED),7) --engine $(or $(ENGINE),vllm)
 
 clean:  ## remove .venv, caches and builds; runs/ and models/ stay
 	rm -rf .venv build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

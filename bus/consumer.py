@@ -26,6 +26,8 @@ log = logging.getLogger("headrace.bus")
 MAX_PULL_BYTES = 32 * 1024 * 1024
 """Most bytes of one fetch; the server drops a client that is more than 64 MB behind."""
 ACK_TIMEOUT_S, ACK_DEADLINE_S = 5.0, 10.0
+NAK_TIMEOUT_S = 2.0
+"""Short: leases are given back by a role that is about to end, and end by themselves where it cannot."""
 PULL_QUIET_S = 5.0
 UNKNOWN_CONSUMER, UNKNOWN_STREAM = 10014, 10059
 _ENDS = ("", "404", "408")
@@ -50,16 +52,16 @@ class Delivery(Logged, frozen=True, kw_only=True):
         await settle(self.wire, self.reply)
 
     async def nak(self, delay_s: float = 0.0) -> None:
-        """Give it back, to be delivered again after ``delay_s``. Raises as ``ack`` does."""
+        """Give it back, to be delivered again after ``delay_s``. Raises as ``ack`` does, after 2 s."""
         delay = msgspec.json.encode({"delay": int(delay_s * 1e9)}) if delay_s else b""
-        await self._answer(b"-NAK " + delay if delay else b"-NAK")
+        await self._answer(b"-NAK " + delay if delay else b"-NAK", NAK_TIMEOUT_S)
 
     async def in_progress(self) -> None:
         """Renew the lease. Raises as ``ack`` does, after 5 s."""
-        await self._answer(b"+WPI")
+        await self._answer(b"+WPI", ACK_TIMEOUT_S)
 
-    async def _answer(self, word: bytes) -> None:
-        await self.wire.request(self.reply, word, timeout_s=ACK_TIMEOUT_S)
+    async def _answer(self, word: bytes, timeout_s: float) -> None:
+        await self.wire.request(self.reply, word, timeout_s=timeout_s)
 
 
 async def settle(wire: Wire, reply: str) -> None:

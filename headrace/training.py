@@ -107,6 +107,7 @@ def _build(config: RunConfig, thread: BusThread, folder: RunFolder, interrupt: I
         run=config.run.name,
         steps=config.run.steps,
         purges=config.log.keep == "checkpoints",
+        vocabulary=check_model(Path(config.model.path)).vocabulary,
         interrupt=interrupt,
     )
 

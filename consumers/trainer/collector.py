@@ -39,6 +39,7 @@ class Collector:
         *,
         run: str,
         groups_per_step: int,
+        vocabulary: int,
         close: Callable[[Closed], None],
         bury: Callable[[Delivery, str], None],
     ) -> None:
@@ -47,6 +48,7 @@ class Collector:
         self._rules = rules
         self._run = run
         self._groups_per_step = groups_per_step
+        self._vocabulary = vocabulary
         self._close = close
         self._bury = bury
         self._duplicates_told = 0
@@ -103,17 +105,26 @@ class Collector:
         if not isinstance(rollout, Rollout):
             self._reject(delivery, delivery.invalid or "it is not a rollout")
             return None
-        if rollout.run != self._run:
-            self._reject(delivery, f"it belongs to run {rollout.run!r}")
-            return None
-        if rollout.greatest_version is not None and rollout.greatest_version >= step:
-            self._reject(delivery, f"it claims weights {rollout.greatest_version}, but the newest are {step - 1}")
-            return None
-        if rollout.member >= self._assembly.size:
-            reason = f"it is member {rollout.member} of a group, and a group has {self._assembly.size}"
-            self._reject(delivery, f"{reason}: its generator has another trainer.group_size")
+        fault = self._fault(rollout, step)
+        if fault is not None:
+            self._reject(delivery, fault)
             return None
         return self._assembly.add(delivery.sequence, rollout)
+
+    def _fault(self, rollout: Rollout, step: int) -> str | None:
+        """Why a valid rollout cannot be one of this run; None where it can."""
+        if rollout.run != self._run:
+            return f"it belongs to run {rollout.run!r}"
+        if rollout.greatest_version is not None and rollout.greatest_version >= step:
+            return f"it claims weights {rollout.greatest_version}, but the newest are {step - 1}"
+        if rollout.member >= self._assembly.size:
+            return (
+                f"it is member {rollout.member} of a group, and a group has {self._assembly.size}: its generator has "
+                "another trainer.group_size"
+            )
+        if rollout.tokens and int(rollout.token_ids().max()) >= self._vocabulary:
+            return f"it has token id {int(rollout.token_ids().max())}, and the model has {self._vocabulary} tokens"
+        return None
 
     def _reject(self, delivery: Delivery, reason: str) -> None:
         log.error("rollout at sequence %d is put into DEAD: %s", delivery.sequence, reason)

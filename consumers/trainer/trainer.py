@@ -73,6 +73,7 @@ class Trainer:
         run: str,
         steps: int,
         purges: bool,
+        vocabulary: int,
         interrupt: Interrupt,
     ) -> None:
         self._thread = thread
@@ -85,6 +86,7 @@ class Trainer:
         self._run = run
         self._steps = steps
         self._purges = purges
+        self._vocabulary = vocabulary
         self._interrupt = interrupt
         self._checkpoint = 0
         self._waited_s = 0.0
@@ -161,6 +163,7 @@ class Trainer:
             self._rules,
             run=self._run,
             groups_per_step=self._settings.groups_per_step,
+            vocabulary=self._vocabulary,
             close=self._publication.close,
             bury=self._publication.bury,
         )

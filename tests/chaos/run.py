@@ -62,29 +62,29 @@ class Chaos:
 
     async def live(self, schedule: list[Kill]) -> None:
         """Carry out the schedule, then wait for the last steps and stop the run."""
-        address = await self._until(lambda: EmbeddedServer.find(self.folder / "whole" / "nats"), "the server")
+        address = await self.until(lambda: EmbeddedServer.find(self.folder / "whole" / "nats"), "the server")
         bus = await connect(address["reader"], run="whole", role="reader", id="chaos")
         watch = Watch(bus)
         async with watch.following():
             for number, kill in enumerate(schedule, 1):
                 committed = watch.view.committed
-                process = await self._until(lambda kill=kill: self._back(kill.role, watch.view), f"{kill.role}")
-                await self._until(lambda c=committed: watch.view.committed > c or None, f"step {committed + 1}")
+                process = await self.until(lambda kill=kill: self.back(kill.role, watch.view), f"{kill.role}")
+                await self.until(lambda c=committed: watch.view.committed > c or None, f"step {committed + 1}")
                 await asyncio.sleep(kill.delay_s)  # the schedule's own moment, not a wait for anything
                 if not process.is_running():
-                    process = await self._until(lambda kill=kill: self._back(kill.role, watch.view), kill.role)
+                    process = await self.until(lambda kill=kill: self.back(kill.role, watch.view), kill.role)
                 process.kill()
                 self.killed[kill.role] += 1
                 print(f"kill {number:>3}: {kill.role} after step {watch.view.committed}", flush=True)
             last = watch.view.committed + LAST_STEPS
-            await self._until(lambda: watch.view.committed >= last or None, f"step {last}")
+            await self.until(lambda: watch.view.committed >= last or None, f"step {last}")
         await bus.close()
 
     def stop(self) -> None:
         self.up.send_signal(signal.SIGINT)
         self.up.wait(timeout=15)
 
-    def _back(self, role: str, view: RunView) -> psutil.Process | None:
+    def back(self, role: str, view: RunView) -> psutil.Process | None:
         """The role's process, once it has said that it is ready."""
         for process in psutil.Process(self.up.pid).children(recursive=True):
             try:
@@ -104,7 +104,8 @@ class Chaos:
         known = known or next(iter(view.of_role(role)), None)
         return known is not None and known.pid == pid and known.state == "ready"
 
-    async def _until(self, find: Callable[[], Any], what: str) -> Any:
+    async def until(self, find: Callable[[], Any], what: str) -> Any:
+        """What ``find`` gives, once it is not None. Raises AssertionError after PATIENCE_S, or when the run ends."""
         deadline = time.monotonic() + PATIENCE_S
         while (found := find()) is None:
             if self.up.poll() is not None or time.monotonic() > deadline:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from consumers.trainer.packing import build_micro_batches, pack
 from consumers.trainer.titan import Learner
 from headrace.training import rules
 from schemas import Rollout
-from tests.end_to_end.conftest import STAND_IN, Start
+from tests.end_to_end.conftest import ROOT, STAND_IN, Start
 from tests.end_to_end.logbook import Logbook, check, read_logbook
 
 pytestmark = pytest.mark.timeout(400)
@@ -104,6 +107,17 @@ def test_log_probabilities_are_those_of_the_version_that_the_span_names(finished
     assert gap.size > 2000
     assert gap.mean() <= 1e-3
     assert gap.max() <= 1e-2
+
+
+def test_the_whole_run_can_be_trained_again(finished: Finished) -> None:
+    folder = finished.book.folder
+    command = [sys.executable, "-m", "headrace", "replay", "train", folder.name, "--dir", str(folder.path.parent)]
+    told = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    *steps, last = [json.loads(line) for line in told.stdout.splitlines()]
+    assert (last["steps"], last["identical"], last["first_difference"]) == (24, True, None)
+    assert last["environment_differs"] == []
+    assert [step["weights"] for step in steps] == [step.weights_after for step in finished.book.steps]
 
 
 def test_the_run_learns_from_rollouts_that_were_really_rewarded(finished: Finished) -> None:

@@ -18,13 +18,14 @@ from tests.headrace.conftest import Headrace
 HEADRACE = (sys.executable, "-m", "headrace")
 ACTIONS = [
     ("topology", "apply"), ("topology", "show"), ("schemas", "export"), ("schemas", "check"), ("model", "tiny"),
-    ("model", "fetch"), ("model", "import"), ("model", "export"), ("env", "try"),
+    ("model", "fetch"), ("model", "import"), ("model", "export"), ("env", "try"), ("replay", "train"),
+    ("replay", "events"),
 ]  # fmt: skip
 ROLES = ("dispatch", "generate", "train", "sink")
 """Roles log; they print nothing that a program would read."""
 OF_A_RUN = [
     ("status",), ("tail",), ("pause",), ("resume",), ("stop",), ("show", "1"), ("topology show",),
-    ("model export", "x"),
+    ("model export", "x"), ("replay train",), ("replay events", "--into", "x"),
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from consumers.trainer import Rules
 from consumers.trainer.collector import Collector
 from consumers.trainer.groups import Assembly
 from schemas import Closed, EventInvalid, Rollout, Span, decode, encode
-from tests.examples import failed_rollout, rollout
+from tests.examples import failed_rollout, packed_tokens, rollout
 
 RULES = Rules(max_off_policy_steps=1, stale="drop", advantage="mean", row_tokens=32)
 
@@ -53,6 +53,7 @@ def collector(payloads: list[bytes], written: Written, *, groups: int = 1) -> Co
         RULES,
         run="demo",
         groups_per_step=groups,
+        vocabulary=64,
         close=written.closed.append,
         bury=written.bury,
     )
@@ -109,6 +110,10 @@ def test_held_groups_are_judged_again_for_a_later_step() -> None:
         (encode(rollout(run="other", spans=[Span(0, 0, 6)])), "belongs to run 'other'"),
         (member(0, 2, 1.0), "member 2 of a group, and a group has 2"),
         (encode(rollout(spans=[Span(0, 0, 6)]))[:-9], "not a known event"),
+        (
+            encode(rollout(member=0, spans=[Span(0, 0, 6)], tokens=packed_tokens([64] * 14))),
+            "it has token id 64, and the model has 64 tokens",
+        ),
     ],
 )
 def test_what_cannot_be_used_goes_to_dead_and_the_mark_passes_it(payload: bytes, words: str) -> None:
@@ -139,6 +144,7 @@ def test_members_that_failed_are_counted_by_reason() -> None:
         RULES,
         run="demo",
         groups_per_step=1,
+        vocabulary=64,
         close=written.closed.append,
         bury=written.bury,
     )

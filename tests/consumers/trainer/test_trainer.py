@@ -101,6 +101,7 @@ class Run:
             run=self.name,
             steps=steps,
             purges=self.purges,
+            vocabulary=64,
             interrupt=Interrupt(),
         )
 

@@ -375,6 +375,7 @@ async def test_a_group_whose_environment_cancels_a_play_is_played_again_until_it
                 ours = asyncio.current_task()
                 assert ours is not None
                 ours.cancel()
+                await asyncio.sleep(0)
             return await super().play(task, policy)
 
     await mill.announce(0)
