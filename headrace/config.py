@@ -71,6 +71,10 @@ class RunConfig(Settings, frozen=True, kw_only=True):
             f"run.seed {run.seed} is out of range: use 0 to {MAX_SEED}",
         )
         yield (
+            self.archive.enabled and self.log.keep == "checkpoints",
+            'archive.enabled needs log.keep = "all": with "checkpoints" rollouts may go before they are archived',
+        )
+        yield (
             generator.max_model_len > MAX_ROLLOUT_TOKENS,
             f"generator.max_model_len {generator.max_model_len} does not fit into one message: "
             f"use at most {MAX_ROLLOUT_TOKENS}",

@@ -1,6 +1,7 @@
 """The roles as processes: each is built from the configuration, run until it ends or is asked to, and reported.
 
 Exit codes: 0 finished, or stopped by ``headrace stop``; 1 an error with a message; 3 fenced (must not be restarted);
+4 no NATS server could be reached (is tried again);
 143 and 130 ended by SIGTERM and SIGINT, in order, but with the run unfinished: whoever did not mean it starts it again.
 """
 
@@ -17,7 +18,7 @@ from consumers.sinks import run_archive, run_dead, run_metrics
 from environments import load_environment, load_tokenizer
 from headrace.models import check_model
 from producers import Admission, Dispatcher, Engine, Gate, Generator, Player, TaskSource, WeightsFeed
-from schemas import CONTROL, Control, Fenced, HeadraceError, Role
+from schemas import CONTROL, Control, Fenced, HeadraceError, Role, ServerUnreachable
 
 from . import logs
 from .config import RunConfig
@@ -25,7 +26,7 @@ from .engine import build_engine
 from .folder import RunFolder
 
 log = logging.getLogger("headrace.roles")
-FAILED, FENCED = 1, 3
+FAILED, FENCED, UNREACHABLE = 1, 3, 4
 
 
 def run_role(body: Callable[[], None]) -> int:
@@ -49,7 +50,12 @@ def _first(group: BaseExceptionGroup[HeadraceError]) -> HeadraceError:
 
 def _report(error: HeadraceError) -> int:
     log.error("%s", error)
-    return FENCED if isinstance(error, Fenced) else FAILED
+    match error:
+        case Fenced():
+            return FENCED
+        case ServerUnreachable():
+            return UNREACHABLE
+    return FAILED
 
 
 def dispatch(config: RunConfig, address: Address, id: str) -> None:

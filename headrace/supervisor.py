@@ -20,7 +20,7 @@ import msgspec
 from schemas import RunError
 
 from .children import signal_group, tied_to
-from .roles import FENCED
+from .roles import FENCED, UNREACHABLE
 from .settings import SupervisorSettings
 
 log = logging.getLogger("headrace.supervisor")
@@ -93,7 +93,7 @@ class Supervisor:
             lived_s = time.monotonic() - began
             if lived_s > self._settings.quick_death_s:
                 quick_deaths, back_off_s = 0, FIRST_BACK_OFF_S
-            else:
+            elif code != UNREACHABLE:  # a server that is away is no fault of the role: it is tried until it is back
                 quick_deaths += 1
             if code == FENCED or quick_deaths >= self._settings.quick_deaths:
                 raise RunError(self._given_up(command, code, quick_deaths))

@@ -13,8 +13,8 @@ from schemas import ROLLOUTS, TASKS, Closed, Dead, Event, Weights
 
 from .retention import Cut
 
-APPEND_TIMEOUT_S = 600.0
-"""An append waits for a server that is away; longer than this is reported as a failure of the trainer."""
+WITHOUT_END = None
+"""What is written waits out a server that is away and a full stream, however long: the bus says so each 10 s."""
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Publication:
 
     def append(self, event: Event) -> int:
         """Append to the ledger; returns its sequence. Raises Fenced when another writer owns it."""
-        return self._thread.call(lambda _: self._ledger.append(event), APPEND_TIMEOUT_S)
+        return self._thread.call(lambda _: self._ledger.append(event), WITHOUT_END)
 
     def close(self, closed: Closed) -> None:
         """Append that a group is left out for good. Raises Fenced."""
@@ -88,7 +88,7 @@ class Publication:
             await bus.purge(ROLLOUTS, before=cut.rollouts_before)
             await bus.purge(TASKS, before=cut.tasks_before)
 
-        self._thread.call(act, APPEND_TIMEOUT_S)
+        self._thread.call(act, WITHOUT_END)
 
     def bury(self, delivery: Delivery, reason: str) -> None:
         """Put a rollout that cannot be used into DEAD, whole."""
@@ -102,4 +102,4 @@ class Publication:
             reason=reason,
             by=f"trainer/{self._instance}",
         )
-        self._thread.call(lambda bus: bus.publish(dead), APPEND_TIMEOUT_S)
+        self._thread.call(lambda bus: bus.publish(dead), WITHOUT_END)

@@ -104,6 +104,16 @@ async def test_role_that_dies_quickly_again_and_again_is_given_up_with_its_last_
     assert len(said(tmp_path, "trainer")) == 2
 
 
+async def test_a_role_that_finds_no_server_is_tried_for_as_long_as_that_lasts(tmp_path: Path) -> None:
+    code = f"import sys; from pathlib import Path; tries = Path({str(tmp_path / 'tries')!r}); " + (
+        "n = len(tries.read_text()) if tries.exists() else 0; tries.write_text('x' * (n + 1)); "
+        "sys.exit(4 if n < 3 else 0)"
+    )
+    watched = supervisor(tmp_path, command("trainer", code, essential=True), quick_deaths=1)
+    await watched.run(asyncio.Event())
+    assert (tmp_path / "tries").read_text() == "xxxx"
+
+
 async def test_giving_up_one_role_ends_the_others(tmp_path: Path) -> None:
     waiting = f"import os; print(os.getpid()); {WAITS}"
     dying = f"import time\nwhile 'up' not in open({str(tmp_path / 'generator.log')!r}).read(): time.sleep(0.01)\n1/0"
