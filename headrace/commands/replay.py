@@ -117,7 +117,7 @@ def _as_json(compared: Compared, asked: bool) -> None:
 
 def _say_before(compared: Compared) -> None:
     same = "the same" if compared.same else "NOT the same"
-    print(f"step {compared.step}, before those asked for, is trained again: {same}", file=sys.stderr, flush=True)
+    print(f"step {compared.step} (on the way): {same}", file=sys.stderr, flush=True)
 
 
 def _table(*, differences: bool) -> Callable[[Compared, bool], None]:

@@ -32,8 +32,8 @@ def configuration_of(place: Place) -> RunConfig:
     """The configuration that the run was made with. Raises RunError where it is not in the run's folder."""
     if not place.folder.exists:
         raise RunError(
-            f"{place.folder.path} has no {FILE_NAME} of run {place.run!r}: a replay needs it, and the run's "
-            "checkpoints/ unless it begins at step 1; put them there, or name the folder above with --dir"
+            f"{place.folder.path} has no {FILE_NAME} of run {place.run!r}: a replay needs it, and takes "
+            "the run's checkpoints/ beside it; put them there, or name the folder above with --dir"
         )
     return stored(place.folder.path)
 

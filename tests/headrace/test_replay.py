@@ -129,7 +129,7 @@ def test_the_table_marks_no_difference_where_there_is_none(whole: RunFolder, hea
     number, loss, loss_now, norm, norm_now, weights, weights_now = step.split()
     assert (number, loss, norm, weights) == ("6", loss_now, norm_now, weights_now)
     assert outcome == "steps 6 to 6 from checkpoint 4: identical"
-    assert told.err == "step 5, before those asked for, is trained again: the same\n"
+    assert told.err == "step 5 (on the way): the same\n"
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(copied: RunFolder, headrace: Headrace) -> None:
