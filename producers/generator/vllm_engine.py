@@ -177,7 +177,8 @@ class VllmEngine:
             if llm.output_handler is not None:
                 llm.output_handler.cancel()  # it would log the orderly end of the engine core as a failure
         self._stopping.set()
-        if self._keeper is not None:
+        # An engine that is still being built cannot be interrupted: it ends with this process, to which it is tied.
+        if self._keeper is not None and llm is not None:
             await asyncio.to_thread(self._keeper.join)
 
     def gauges(self) -> dict[str, float]:
