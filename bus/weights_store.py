@@ -42,14 +42,16 @@ class WeightsStore:
         self._root = root
         self._keep = keep
 
-    def put(self, payload: bytes | bytearray | memoryview, *, version: int) -> Stored:
+    def put(self, payload: bytes | bytearray | memoryview, *, version: int, sha256: str | None = None) -> Stored:
         """Make ``payload`` durable as ``version``, without copying it. Returns what to announce.
+
+        ``sha256``: that of ``payload``, where the caller has computed it already.
 
         The file is written even if it is there: one that was damaged since is mended.
         Raises WeightsError where the disk does not take it.
         """
         view = memoryview(payload).cast("B")
-        sha256 = hashlib.sha256(view).hexdigest()
+        sha256 = sha256 or hashlib.sha256(view).hexdigest()
         try:
             folder = self._root / sha256
             folder.mkdir(parents=True, exist_ok=True)

@@ -64,7 +64,7 @@ class Publication:
 
         Raises WeightsError where the disk does not take them, Fenced where another writer owns the ledger.
         """
-        stored = self._store.put(exported.payload, version=version)
+        stored = self._store.put(exported.payload, version=version, sha256=exported.sha256)
         weights = Weights(
             run=self._run,
             version=version,
