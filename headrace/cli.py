@@ -1,6 +1,6 @@
 """The command line: ``headrace COMMAND``. Each command is a module in ``headrace.commands``.
 
-Exit codes: 0 success, 1 an error with a message, 2 a wrong command line, 3 fenced, 130 interrupted.
+Exit codes: 0 success, 1 an error with a message, 2 a wrong command line, 3 must not be started again, 130 interrupted.
 """
 
 from __future__ import annotations

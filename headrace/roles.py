@@ -1,8 +1,8 @@
 """The roles as processes: each is built from the configuration, run until it ends or is asked to, and reported.
 
-Exit codes: 0 finished, or stopped by ``headrace stop``; 1 an error with a message; 3 fenced (must not be restarted);
-4 no NATS server could be reached (is tried again);
-143 and 130 ended by SIGTERM and SIGINT, in order, but with the run unfinished: whoever did not mean it starts it again.
+Exit codes: 0 finished, or stopped by ``headrace stop``; 1 an error with a message; 3 fenced, or the run itself is
+wrong (must not be started again); 4 no NATS server could be reached (is tried again); 143 and 130 ended by SIGTERM and
+SIGINT, in order, but with the run unfinished: whoever did not mean it starts it again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from consumers.sinks import run_archive, run_dead, run_metrics
 from environments import load_environment, load_tokenizer
 from headrace.models import check_model
 from producers import Admission, Dispatcher, Engine, Gate, Generator, Player, TaskSource, WeightsFeed
-from schemas import CONTROL, Control, Fenced, HeadraceError, Role, ServerUnreachable
+from schemas import CONTROL, Control, Fenced, HeadraceError, Role, RunError, ServerUnreachable
 
 from . import logs
 from .config import RunConfig
@@ -26,7 +26,7 @@ from .engine import build_engine
 from .folder import RunFolder
 
 log = logging.getLogger("headrace.roles")
-FAILED, FENCED, UNREACHABLE = 1, 3, 4
+FAILED, FINAL, UNREACHABLE = 1, 3, 4
 
 
 def run_role(body: Callable[[], None]) -> int:
@@ -51,8 +51,8 @@ def _first(group: BaseExceptionGroup[HeadraceError]) -> HeadraceError:
 def _report(error: HeadraceError) -> int:
     log.error("%s", error)
     match error:
-        case Fenced():
-            return FENCED
+        case Fenced() | RunError():
+            return FINAL
         case ServerUnreachable():
             return UNREACHABLE
     return FAILED

@@ -20,7 +20,7 @@ import msgspec
 from schemas import RunError
 
 from .children import signal_group, tied_to
-from .roles import FENCED, UNREACHABLE
+from .roles import FINAL, UNREACHABLE
 from .settings import SupervisorSettings
 
 log = logging.getLogger("headrace.supervisor")
@@ -95,7 +95,7 @@ class Supervisor:
                 quick_deaths, back_off_s = 0, FIRST_BACK_OFF_S
             elif code != UNREACHABLE:  # a server that is away is no fault of the role: it is tried until it is back
                 quick_deaths += 1
-            if code == FENCED or quick_deaths >= self._settings.quick_deaths:
+            if code == FINAL or quick_deaths >= self._settings.quick_deaths:
                 raise RunError(self._given_up(command, code, quick_deaths))
             self.on_restart(command.name, code, back_off_s)
             await asyncio.sleep(back_off_s)
@@ -137,7 +137,7 @@ class Supervisor:
         path = self._log_file(command)
         words = path.read_text(errors="replace").splitlines()[-LAST_WORDS:]
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        times = "it is fenced" if code == FENCED else f"{deaths} quick deaths in a row"
+        times = "starting it again would not help" if code == FINAL else f"{deaths} quick deaths in a row"
         return "\n".join(
             [f"{command.name} ended with {how} and is given up: {times}. Its last words ({path}):", *words]
         )

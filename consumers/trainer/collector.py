@@ -9,6 +9,7 @@ from typing import Protocol
 from bus import Delivery
 from schemas import Closed, Rollout, TrainedGroup
 
+from .failures import FailureWatch
 from .groups import Assembly, Group
 from .judgement import Rules, judge
 from .tally import Tally, group_metrics
@@ -52,6 +53,7 @@ class Collector:
         self._close = close
         self._bury = bury
         self._duplicates_told = 0
+        self._failures = FailureWatch()
         self.tally = Tally()
 
     @property
@@ -72,7 +74,7 @@ class Collector:
     def collect(self, step: int, idle: Callable[[], None]) -> tuple[list[TrainedGroup], dict[int, Rollout]]:
         """The groups that ``step`` trains, lowest numbers first, and their rollouts by sequence.
 
-        ``idle`` is called between waits; it may raise to end collecting.
+        ``idle`` is called between waits; it may raise to end collecting. Raises RunError when most rollouts fail.
         """
         ready: dict[int, tuple[TrainedGroup, Group]] = {}
         for group in self._assembly.complete():
@@ -81,6 +83,7 @@ class Collector:
             delivery = self._inbox.get(POLL_S)
             idle()
             if delivery is not None and (completed := self._arrive(delivery, step)) is not None:
+                self._failures.take(completed)
                 self._judge(completed, step, ready)
         return self._take(ready)
 

@@ -154,7 +154,7 @@ async def test_killed_role_is_started_again(tmp_path: Path) -> None:
 
 async def test_fenced_role_is_not_started_again(tmp_path: Path) -> None:
     code = "import sys; print('another writer owns the ledger'); sys.exit(3)"
-    with pytest.raises(RunError, match="it is fenced"):
+    with pytest.raises(RunError, match="starting it again would not help"):
         await supervisor(tmp_path, command("trainer", code, essential=True), quick_deaths=50).run(asyncio.Event())
     assert said(tmp_path, "trainer") == ["another writer owns the ledger"]
 
