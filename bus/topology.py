@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schemas import MAX_PAYLOAD_BYTES, ROLLOUTS, STREAMS, ServerUnfit, StreamMismatch, StreamSpec
+from schemas import MAX_PAYLOAD_BYTES, STREAMS, ServerUnfit, StreamMismatch, StreamSpec
 
 from .answers import ApiError
 from .permissions import stored_subject
@@ -30,7 +30,7 @@ def stream_config(spec: StreamSpec, run: str, log: LogSettings) -> dict[str, Any
         "storage": "file",
         "retention": "limits",
         "discard": spec.discard,
-        "max_bytes": int(log.max_gib * GIB) if spec is ROLLOUTS else spec.max_bytes,
+        "max_bytes": int(log.max_gib * GIB) if spec.max_bytes is None else spec.max_bytes,
         "max_msg_size": largest_message_bytes(spec),
         "max_msgs": -1,
         "max_age": 0,

@@ -17,7 +17,6 @@ from headrace.config import RunConfig
 from schemas import (
     EVENT_TYPES,
     PREFIX,
-    ROLLOUTS,
     STREAMS,
     Closed,
     Control,
@@ -199,7 +198,7 @@ def _overview() -> list[str]:
 def _streams() -> list[str]:
     rows = []
     for spec in STREAMS:
-        limit = "`log.max_gib`" if spec is ROLLOUTS else f"{spec.max_bytes // 1024**2} MiB"
+        limit = "`log.max_gib`" if spec.max_bytes is None else f"{spec.max_bytes // 1024**2} MiB"
         full = "publishers wait" if spec.discard == "new" else "the oldest go"
         rows.append((f"`{spec.name('<run>')}`", ", ".join(event_name(kind) for kind in spec.events), full, limit))
     return _table(("stream", "keeps", "when full", "at most"), rows)

@@ -36,7 +36,8 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["TASKS", "ROLLOUTS", "LEDGER", "TELEMETRY", "DEAD", "CONTROL"]
     events: tuple[type[Event], ...]
     discard: Literal["new", "old"]
-    max_bytes: int
+    max_bytes: int | None
+    """Limit of the stream; None where the run's configuration gives it (``log.max_gib``)."""
     duplicate_window_s: float
     """How long the server itself remembers message ids; consumers remember for good."""
 
@@ -48,9 +49,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TASKS = StreamSpec(kind="TASKS", events=(GroupTask,), discard="new", max_bytes=1024 * MIB, duplicate_window_s=120)
-ROLLOUTS = StreamSpec(
-    kind="ROLLOUTS", events=(Rollout,), discard="new", max_bytes=16 * 1024 * MIB, duplicate_window_s=120
-)
+ROLLOUTS = StreamSpec(kind="ROLLOUTS", events=(Rollout,), discard="new", max_bytes=None, duplicate_window_s=120)
 LEDGER = StreamSpec(
     kind="LEDGER",
     events=(Term, Closed, Step, Weights),
