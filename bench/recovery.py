@@ -17,7 +17,8 @@ from bench.report import Reach, report
 from bus import EmbeddedServer, connect
 from headrace.models import make_tiny
 from headrace.watch import Watch
-from tests.chaos.run import Chaos
+from tests.chaos.family import Family
+from tests.chaos.run import HEARTBEAT_S, Chaos
 from tests.end_to_end.conftest import STAND_IN
 
 STARTING = "import consumers.trainer.titan.learner, headrace.training"
@@ -34,10 +35,11 @@ async def trials(chaos: Chaos, count: int) -> list[tuple[float, int, float]]:
     """For each kill: seconds to the next committed step, steps replayed, seconds of one step."""
     address = await chaos.until(lambda: EmbeddedServer.find(chaos.folder / "whole" / "nats"), "the server")
     bus = await connect(address["reader"], run="whole", role="reader", id="bench")
-    watch, found = Watch(bus), []
+    watch, found = Watch(bus, HEARTBEAT_S), []
+    family = Family(chaos.up.pid, watch.view)
     async with watch.following():
         for _ in range(count):
-            process = await chaos.until(lambda: chaos.back("trainer", watch.view), "the trainer")
+            process = await chaos.until(lambda: family.ready("trainer"), "the trainer")
             committed = watch.view.committed
             await chaos.until(lambda c=committed: watch.view.committed > c + 2 or None, "three steps")
             committed, killed_at = watch.view.committed, time.monotonic()
@@ -52,15 +54,17 @@ async def trials(chaos: Chaos, count: int) -> list[tuple[float, int, float]]:
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:
         folder = Path(root)
         make_tiny(folder / "tiny")
         starting_s = statistics.median(start_s() for _ in range(3))
         chaos = Chaos(folder, folder / "tiny", STAND_IN)
         try:
             found = asyncio.run(trials(chaos, count))
+            chaos.end()
         finally:
-            chaos.stop()
+            chaos.up.kill()
+            chaos.up.wait()
     ratios = [took / (starting_s + replayed * train_s) for took, replayed, train_s in found]
     report(
         f"{count} kills of the trainer",

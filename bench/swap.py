@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from bench.report import Reach, report
-from bus import WeightsStore
+from bus import FileWeights
 from headrace.models import make_tiny
 from producers import Gate, GeneratorSettings
 from producers.generator.vllm_engine import VllmEngine
@@ -70,8 +70,8 @@ async def measure(model: Path, swaps: int, root: Path) -> None:
         reports.append(await gate.swap(weights(version), model))
         await asyncio.sleep(0.3)
     decoding = await tokens_per_s(gate, 20.0)
-    store = WeightsStore(root, 0)
-    stored = await asyncio.to_thread(store.put, bytes(FETCHED_BYTES), version=1)
+    store = FileWeights(root, 0)
+    stored = await store.put(bytes(FETCHED_BYTES), version=1)
     announced = Weights(
         run="bench", version=1, sha256=stored.sha256, size_bytes=stored.size_bytes, location=stored.location,
         dtype="bfloat16",
@@ -81,7 +81,7 @@ async def measure(model: Path, swaps: int, root: Path) -> None:
     async def fetch_again_and_again() -> None:
         nonlocal fetches
         while fetching:
-            await asyncio.to_thread(store.fetch, announced)
+            await store.fetch(announced)
             fetches += 1
 
     task = asyncio.create_task(fetch_again_and_again())

@@ -4,21 +4,33 @@ from .address import Address
 from .answers import ApiError, Denied, Unanswered
 from .connection import Bus, connect
 from .consumer import Consumer, ConsumerState, Delivery
+from .dead_letter import bury
 from .inbox import Inbox
+from .keys import Key, make_keys
 from .ledger import Ledger
 from .patience import OutOfPatience
 from .permissions import BUS_ROLES, BusRole, Permissions, permissions
-from .publication import Published, WrongSequence
-from .server import EmbeddedServer
+from .publication import Published, StreamFull, WrongSequence
+from .server import LEAST_FREE_BYTES, EmbeddedServer
 from .stream import Logged, StreamState
 from .telemetry import Telemetry
 from .thread import BusThread
-from .topology import stream_config
-from .weights_store import Stored, WeightsStore
+from .topology import run_streams, stream_config
+from .weights import (
+    Bucket,
+    FileWeights,
+    JetStreamWeights,
+    RunFiles,
+    Stored,
+    WeightsStore,
+    open_run_files,
+    open_weights,
+)
 
 __all__ = [
-    "BUS_ROLES", "Address", "ApiError", "Bus", "BusRole", "BusThread", "Consumer", "ConsumerState", "Delivery",
-    "Denied", "EmbeddedServer", "Inbox", "Ledger", "Logged", "OutOfPatience", "Permissions", "Published", "Stored",
-    "StreamState", "Telemetry", "Unanswered", "WeightsStore", "WrongSequence", "connect", "permissions",
-    "stream_config",
+    "BUS_ROLES", "LEAST_FREE_BYTES", "Address", "ApiError", "Bucket", "Bus", "BusRole", "BusThread", "Consumer",
+    "ConsumerState", "Delivery", "Denied", "EmbeddedServer", "FileWeights", "Inbox", "JetStreamWeights", "Key",
+    "Ledger", "Logged", "OutOfPatience", "Permissions", "Published", "RunFiles", "Stored", "StreamFull", "StreamState",
+    "Telemetry", "Unanswered", "WeightsStore", "WrongSequence", "bury", "connect", "make_keys", "open_run_files",
+    "open_weights", "permissions", "run_streams", "stream_config",
 ]  # fmt: skip

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 from schemas import Event, PublishFailed, StreamSpec, check_name, encode, headers_of, subject_filter, subject_of
 
-from . import topology
+from . import gaps, topology
 from .address import Address
 from .answers import Unanswered
 from .consumer import Consumer
@@ -15,11 +16,14 @@ from .fitness import require_fit_server
 from .log import LogReader
 from .patience import OutOfPatience, Patience
 from .permissions import BusRole
-from .publication import ACK_TIMEOUT_S, Publication, Published, why
-from .settings import LogSettings
+from .publication import ACK_TIMEOUT_S, STREAM_FULL, Publication, Published, StreamFull, why
+from .settings import LogSettings, WeightsSettings
 from .stream import ANYTHING, Logged, StreamState, current_state, from_leader
 from .wire import Wire
 
+HOLDUP_S = 2.0
+"""What waits to be published for longer is worth telling."""
+BY_FILE = WeightsSettings()
 MOST_PENDING_BYTES = 1024 * 1024
 """Announcements are dropped while so much waits to be sent."""
 
@@ -50,10 +54,15 @@ class Bus:
         self.run = run
         self.role = role
         self.id = id
+        self._publishing: set[Patience] = set()
 
     @property
     def connected(self) -> bool:
         return self.wire.connected
+
+    async def answers(self, timeout_s: float) -> bool:
+        """Whether the server answers within ``timeout_s``. Raises ServerUnreachable where it never will."""
+        return await self.wire.answers(timeout_s)
 
     @property
     def source(self) -> str:
@@ -61,7 +70,12 @@ class Bus:
         return f"{self.role}/{self.id}"
 
     async def publish(
-        self, event: Event, *, expected_last_sequence: int | None = None, deadline_s: float | None = None
+        self,
+        event: Event,
+        *,
+        expected_last_sequence: int | None = None,
+        deadline_s: float | None = None,
+        wait_for_room: bool = True,
     ) -> Published:
         """Store ``event`` in its stream, and return when the server has it.
 
@@ -70,12 +84,12 @@ class Bus:
         (within the stream's duplicate window).
         With ``expected_last_sequence`` it is stored only as the message after that one; WrongSequence otherwise,
         which after a lost acknowledgement may be our own message: look at the log.
-        Raises PublishFailed where trying again cannot help: no permission, no stream, too large, deadline passed.
+        Raises PublishFailed where trying again cannot help: no permission, no stream, too large, deadline passed; and
+        StreamFull, unless ``wait_for_room``, where the stream is full.
         """
         assert event.run == self.run, f"an event of run {event.run} on the bus of run {self.run}"
         publication = Publication(self.wire, event, source=self.source)
-        patience = Patience(publication.what, deadline_s=deadline_s)
-        try:
+        with self.publishing(publication.what, deadline_s=deadline_s) as patience:
             while True:
                 try:
                     answer = await publication.send(
@@ -87,9 +101,31 @@ class Bus:
                 if isinstance(answer, Published):
                     patience.rewarded()
                     return answer
-                await patience.pause(why(answer))
+                if answer.err_code == STREAM_FULL and not wait_for_room:
+                    raise StreamFull(f"{publication.what}: {why(answer, publication.spec)}")
+                await patience.pause(why(answer, publication.spec))
+
+    @contextmanager
+    def publishing(self, what: str, *, deadline_s: float | None = None) -> Iterator[Patience]:
+        """The attempts to publish ``what``, which ``holdup`` then knows of. Raises PublishFailed at the deadline."""
+        patience = Patience(what, deadline_s=deadline_s)
+        self._publishing.add(patience)
+        try:
+            yield patience
         except OutOfPatience as error:
             raise PublishFailed(f"{error}: look at the server") from None
+        finally:
+            self._publishing.discard(patience)
+
+    @property
+    def holdup(self) -> str:
+        """What has been waiting longest to be published, why, and for how long; empty while nothing waits."""
+        waiting = [each for each in self._publishing if each.waited_s > HOLDUP_S and each.reason]
+        if not waiting:
+            return ""
+        longest = max(waiting, key=lambda each: each.waited_s)
+        more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+        return f"{longest.what}{more}: still trying after {longest.waited_s:.0f} s: {longest.reason}"
 
     async def announce(self, event: Event) -> None:
         """Send ``event`` without waiting for its storage; dropped where that would have to wait.
@@ -106,7 +142,7 @@ class Bus:
 
         Ends at the stream's last message at the time of the call, or with ``follow`` never: then it goes on over
         reconnects and server restarts. Purged messages are passed over.
-        Raises LogGap where messages are missing that no purge explains (only without ``kinds``, which cannot tell).
+        Raises LogGap where messages are missing that no purge explains (not with one kind alone, which cannot tell).
         """
         return LogReader(self.wire, self.run, spec, kinds, start).messages(follow=follow)
 
@@ -126,6 +162,10 @@ class Bus:
         """What the stream holds now, from its leader."""
         return await current_state(self.wire, spec.name(self.run))
 
+    async def require_whole(self, spec: StreamSpec, *, start: int = 1) -> None:
+        """Raise LogGap where messages from sequence ``start`` on are missing that no purge explains."""
+        await gaps.require_whole(self.wire, spec.name(self.run), start=start)
+
     async def purge(self, spec: StreamSpec, *, before: int) -> None:
         """Remove all messages below sequence ``before``: the only way in which one leaves TASKS and ROLLOUTS."""
         if before > 1:
@@ -143,14 +183,14 @@ class Bus:
         await consumer.create(ack=ack, ack_wait_s=ack_wait_s)
         return consumer
 
-    async def apply_topology(self, log: LogSettings) -> list[str]:
+    async def apply_topology(self, log: LogSettings, weights: WeightsSettings = BY_FILE) -> list[str]:
         """See topology.apply_topology."""
-        return await topology.apply_topology(self.wire, self.run, log)
+        return await topology.apply_topology(self.wire, self.run, log, weights)
 
-    async def verify_topology(self, log: LogSettings) -> None:
+    async def verify_topology(self, log: LogSettings, weights: WeightsSettings = BY_FILE) -> None:
         """See topology.verify_topology."""
-        await topology.verify_topology(self.wire, self.run, log)
+        await topology.verify_topology(self.wire, self.run, log, weights)
 
     async def close(self) -> None:
-        """Send what is still to be sent, and disconnect, within about 8 s."""
+        """Send what is still to be sent, and disconnect, within about 2 s."""
         await self.wire.close()

@@ -16,9 +16,10 @@ from nats.aio.msg import Msg
 
 from schemas import BusError, StreamMismatch
 
-from .answers import ApiError, Collected, Unanswered
+from .answers import ApiError, Collected, Fault, Unanswered
 from .patience import Patience
 from .stream import Logged, event_in
+from .topology import differences
 from .wire import Wire
 
 log = logging.getLogger("headrace.bus")
@@ -101,7 +102,7 @@ class Consumer:
     async def create(self, *, ack: Literal["explicit", "all"], ack_wait_s: float) -> None:
         """Make it, or take the one that is there, waiting for the server for as long as it takes.
 
-        Raises StreamMismatch where that one is of another kind.
+        Raises StreamMismatch where that one has other settings, BusError where the server refuses to make it.
         """
         config = {
             "name": self._durable,
@@ -126,10 +127,22 @@ class Consumer:
             except ApiError as error:
                 if error.fault.err_code == UNKNOWN_STREAM:
                     raise _no_stream(self._stream) from None
-                raise StreamMismatch(
-                    f"{self.name} exists with other settings ({error.fault}): stop who uses it, "
-                    f"and delete it: nats consumer rm {self._stream} {self._durable}"
-                ) from None
+                if error.fault.code != 503:
+                    raise await self._refusal(error.fault, config) from None
+                await patience.pause(str(error.fault))  # It is not ready: an election, say.
+
+    async def _refusal(self, fault: Fault, wanted: dict[str, Any]) -> BusError:
+        """Why the server does not make it as ``wanted``."""
+        try:
+            found = (await self._wire.api(f"CONSUMER.INFO.{self._stream}.{self._durable}"))["config"]
+        except (ApiError, Unanswered):
+            found = wanted
+        if faults := differences(found, wanted):
+            return StreamMismatch(
+                f"{self.name} exists with other settings ({'; '.join(faults)}): stop who uses it, "
+                f"and delete it: nats consumer rm {self._stream} {self._durable}"
+            )
+        return BusError(f"the server refuses to make {self.name}: {fault}: look at its limits and its log")
 
     async def fetch(self, max_messages: int, timeout_s: float, *, max_bytes: int = MAX_PULL_BYTES) -> list[Delivery]:
         """What is there, at once; else the next to come within ``timeout_s``. Empty where none came.
@@ -175,7 +188,7 @@ class Consumer:
         await asyncio.sleep(min(most_s, 0.2))
 
     def _delivery(self, message: Msg) -> Delivery:
-        event, invalid = event_in(message.data)
+        event, invalid = event_in(message.data, message.subject)
         origin = message.metadata
         return Delivery(
             sequence=origin.sequence.stream,

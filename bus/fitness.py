@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from schemas import ServerUnfit
+from schemas import ServerUnfit, ServerUnreachable
 
 from .answers import ApiError, Unanswered
 from .wire import Wire
@@ -16,7 +16,10 @@ _NO_JETSTREAM = (10039, 10076)
 
 
 async def require_fit_server(wire: Wire, *, timeout_s: float) -> None:
-    """Raise ServerUnfit where the server is too old or has no JetStream, or that gives no answer in time."""
+    """Raise ServerUnfit where the server is too old or has no JetStream, ServerUnreachable where that gives no answer.
+
+    The second may pass by itself: a server that is stopped for a while, a cluster without a leader.
+    """
     _check_version(wire)
     deadline = time.monotonic() + timeout_s
     while True:  # A cluster may still be electing a leader.
@@ -30,11 +33,11 @@ async def require_fit_server(wire: Wire, *, timeout_s: float) -> None:
         where = wire.address.url
         if off:
             raise ServerUnfit(
-                f"the NATS server at {where} runs without JetStream for user {wire.address.user or 'nobody'} "
+                f"the NATS server at {where} runs without JetStream for {wire.address.identity} "
                 f"({reason}): start it with -js, or enable it for the account"
             )
         if time.monotonic() >= deadline:
-            raise ServerUnfit(f"JetStream at {where} gives no answer ({reason}): look at the server's log")
+            raise ServerUnreachable(f"JetStream at {where} gives no answer ({reason}): look at the server's log")
         await asyncio.sleep(0.1)
 
 

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-from schemas import BusError
+from schemas import BusError, LogGap
 
 from .answers import Unanswered
 from .consumer import Consumer, Delivery
@@ -62,11 +62,16 @@ class Inbox:
             return len(self._buffer), self._bytes
 
     def get(self, timeout_s: float) -> Delivery | None:
-        """The next delivery, or None where none came within ``timeout_s``. Raises BusError where none will come."""
+        """The next delivery, or None where none came within ``timeout_s``.
+
+        Raises BusError where none will come: LogGap where the stream has lost messages.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: self._buffer or self._fault, timeout_s):
                 return None
             if not self._buffer:
+                if isinstance(self._fault, LogGap):
+                    raise self._fault
                 raise BusError(f"nothing more comes from {self.consumer.name}: {self._fault}") from self._fault
             delivery = self._buffer.popleft()
             self._bytes -= len(delivery.payload)

@@ -15,7 +15,6 @@ from schemas import LEDGER, BusError, Event, Fenced
 
 from .answers import Unanswered
 from .connection import Bus
-from .patience import Patience
 from .publication import DIGEST, WRITER, Publication, Published, WrongSequence, why
 from .stream import Logged
 
@@ -58,24 +57,24 @@ class Ledger:
 
     async def _append(self, event: Event, expected: int) -> int:
         publication = Publication(self._bus.wire, event, source=self._bus.source, writer=self.writer)
-        patience = Patience(publication.what)
-        while True:
-            try:
-                answer = await publication.send(expected_last=expected)
-            except (Unanswered, WrongSequence) as error:
-                reason = str(error)
-            else:
-                if isinstance(answer, Published) and not answer.duplicate:
-                    patience.rewarded()
-                    return answer.sequence
-                reason = "acknowledged as a duplicate" if isinstance(answer, Published) else why(answer)
-            last = await self._bus.last(LEDGER)
-            if last is not None and last.sequence > expected and self._is_ours(last, publication.digest):
-                log.info("%s: found committed at %d after: %s", publication.what, last.sequence, reason)
-                return last.sequence
-            if (last.sequence if last else 0) != expected:
-                raise _fenced(last, expected, self.writer)
-            await patience.pause(reason)
+        with self._bus.publishing(publication.what) as patience:
+            while True:
+                try:
+                    answer = await publication.send(expected_last=expected)
+                except (Unanswered, WrongSequence) as error:
+                    reason = str(error)
+                else:
+                    if isinstance(answer, Published) and not answer.duplicate:
+                        patience.rewarded()
+                        return answer.sequence
+                    reason = "acknowledged as a duplicate" if isinstance(answer, Published) else why(answer, LEDGER)
+                last = await self._bus.last(LEDGER)
+                if last is not None and last.sequence > expected and self._is_ours(last, publication.digest):
+                    log.info("%s: found committed at %d after: %s", publication.what, last.sequence, reason)
+                    return last.sequence
+                if (last.sequence if last else 0) != expected:
+                    raise _fenced(last, expected, self.writer)
+                await patience.pause(reason)
 
     def _is_ours(self, message: Logged, digest: str) -> bool:
         return message.headers.get(WRITER) == self.writer and message.headers.get(DIGEST) == digest

@@ -131,7 +131,7 @@ class LogReader:
 
     async def _check_gap(self, sequence: int) -> None:
         """Raise LogGap if messages before ``sequence`` are missing although they were not purged."""
-        if sequence == self._next or self._wanted:
+        if sequence == self._next or self._filter != ANYTHING:
             return
         state = await self._state()
         if sequence > max(state.first_sequence, self._next):
@@ -142,12 +142,12 @@ class LogReader:
             )
 
     def _logged(self, message: Msg, sequence: int) -> Logged | None:
-        event, invalid = event_in(message.data)
+        headers = message.headers or {}
+        event, invalid = event_in(message.data, headers["Nats-Subject"])
         if self._wanted and not isinstance(event, self._wanted):
             if invalid:
                 log.warning("message %d of %s is passed over: %s", sequence, self._stream, invalid)
             return None
-        headers = message.headers or {}
         return Logged(
             sequence=sequence,
             time=epoch_s(headers["Nats-Time-Stamp"]),
@@ -184,8 +184,8 @@ class _News:
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        self._forget = self._wire.on_return(self._changed.set)
         self._subscription = await self._wire.subscribe(self._subject, self._take)
+        self._forget = self._wire.on_return(self._changed.set)
         return self
 
     async def __aexit__(

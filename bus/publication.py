@@ -16,8 +16,26 @@ from .wire import Wire
 WRITER, DIGEST = "hr-writer", "hr-digest"
 EXPECTED_LAST = "Nats-Expected-Last-Sequence"
 ACK_TIMEOUT_S = 5.0
+ALIVE_S = 1.0
+"""Most time for the question whether a server that has not acknowledged is there at all."""
 TOO_LARGE, STREAM_FULL = 10054, 10077
-_WRONG_SEQUENCE = (10071, 10164)
+WRONG_SEQUENCE = (10071, 10164)
+# Seen with nats-server 2.15: a stream that met a full disk answers no publication until the server is started again.
+STORES_NOTHING = (
+    "the server is there but does not store it: look at its log; where its disk was full, make room and start it again"
+)
+
+
+_ROOM = {
+    "ROLLOUTS": "raise log.max_gib and run headrace topology apply, or end the run",
+    "TASKS": 'set log.keep = "checkpoints", which purges what no checkpoint needs, or end the run',
+    "LEDGER": "its limit is fixed: end the run",
+    "TELEMETRY": "it should discard the oldest: run headrace topology apply",
+    "DEAD": "read the letters, then purge it: nats stream purge <run>_DEAD",
+    "CONTROL": "it should discard the oldest: run headrace topology apply",
+    "WEIGHTS": "raise weights.max_gib and run headrace topology apply, or lower weights.keep",
+}
+"""How each stream gets room again."""
 
 
 class WrongSequence(BusError):
@@ -26,6 +44,10 @@ class WrongSequence(BusError):
     def __init__(self, message: str, last: int | None) -> None:
         super().__init__(message)
         self.last = last
+
+
+class StreamFull(PublishFailed):
+    """The stream has no room, and whoever publishes does not wait for some."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -69,11 +91,13 @@ class Publication:
         except Unanswered as error:
             if error.no_responders:
                 await self._require_stream()
+            elif await self._wire.answers(ALIVE_S):
+                raise Unanswered(f"{error}: {STORES_NOTHING}") from None
             raise
-        ack = msgspec.json.decode(message.data, type=_Ack)
+        ack = msgspec.json.decode(message.data, type=Ack)
         if ack.error is None:
             return Published(ack.seq, ack.duplicate)
-        if ack.error.err_code in _WRONG_SEQUENCE:
+        if ack.error.err_code in WRONG_SEQUENCE:
             last = re.search(r"\d+", ack.error.description)
             raise WrongSequence(f"{self.what}: {ack.error.description}", int(last[0]) if last else None)
         if ack.error.code == 400 and ack.error.err_code != STREAM_FULL:
@@ -93,11 +117,9 @@ class Publication:
             pass
 
 
-def why(fault: Fault) -> str:
+def why(fault: Fault, spec: StreamSpec) -> str:
     """A fault in words for a log line that people act on."""
-    if fault.err_code == STREAM_FULL:
-        return f"the stream is full ({fault}): raise log.max_gib and run headrace topology apply, or end the run"
-    return str(fault)
+    return f"the stream is full ({fault}): {_ROOM[spec.kind]}" if fault.err_code == STREAM_FULL else str(fault)
 
 
 def _header_bytes(headers: dict[str, str]) -> int:
@@ -105,7 +127,9 @@ def _header_bytes(headers: dict[str, str]) -> int:
     return 64 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
 
 
-class _Ack(msgspec.Struct):
+class Ack(msgspec.Struct):
+    """A stream's answer to a message."""
+
     stream: str = ""
     seq: int = 0
     duplicate: bool = False

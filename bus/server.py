@@ -3,6 +3,7 @@
 FOLDER/jetstream/       the streams
 FOLDER/nats.conf        its configuration (0600: passwords)
 FOLDER/server.json      url, process id, passwords (0600); kept, so that a restart keeps clients' credentials
+FOLDER/cli/             contexts for the nats CLI (0600): XDG_CONFIG_HOME=FOLDER/cli nats stream ls
 FOLDER/logs/nats.log    what it says
 FOLDER/lock             held by the server's process itself, so it is free exactly when the server is gone
 """
@@ -16,6 +17,7 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +30,7 @@ import msgspec
 from schemas import ServerUnfit, ServerUnreachable
 
 from .address import Address
+from .cli_contexts import context_files
 from .permissions import BUS_ROLES, BusRole
 from .server_config import server_config
 
@@ -124,6 +127,8 @@ class EmbeddedServer:
             _await_ready(process, port, name, log_path, said_before)
             record = _Record(url=f"nats://127.0.0.1:{port}", pid=process.pid, port=port, passwords=passwords)
             _write_private(folder / "server.json", msgspec.json.format(msgspec.json.encode(record)))
+            for path, content in context_files(record.url, passwords).items():
+                _write_private(folder / "cli" / path, content)
         except BaseException:
             process.kill()
             process.wait()
@@ -133,18 +138,14 @@ class EmbeddedServer:
     @staticmethod
     def find(folder: Path) -> dict[BusRole, Address] | None:
         """Each role's address of the server that runs on ``folder``, whoever started it; None where none does."""
-        try:
-            lock = os.open(folder / "lock", os.O_RDWR)
-        except FileNotFoundError:
-            return None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            record = _read_record(folder)
-            return {role: _address(record, role) for role in BUS_ROLES} if record else None
-        finally:
-            os.close(lock)
-        return None
+        record = _running(folder)
+        return {role: _address(record, role) for role in BUS_ROLES} if record else None
+
+    @staticmethod
+    def find_pid(folder: Path) -> int | None:
+        """Process id of the server that runs on ``folder``, likewise."""
+        record = _running(folder)
+        return record.pid if record else None
 
     @property
     def url(self) -> str:
@@ -162,10 +163,15 @@ class EmbeddedServer:
         """Where ``role`` connects, with its credentials."""
         return _address(self._record, role)
 
+    def wake(self) -> None:
+        """Let it go on where a signal stopped it; nothing happens where none did."""
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
-        """End the server, within 10 s. Its store stays."""
+        """End the server, within 10 s, also one that a signal stopped. Its store stays."""
         if self.running:
             self._process.terminate()
+            self.wake()  # A stopped process takes no SIGTERM.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_S)
         if self.running:
@@ -193,6 +199,21 @@ def _address(record: _Record, role: BusRole) -> Address:
     return Address(record.url, role, record.passwords[role])
 
 
+def _running(folder: Path) -> _Record | None:
+    """What is recorded of the server that runs on ``folder``; None where none does."""
+    try:
+        lock = os.open(folder / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_record(folder)
+    finally:
+        os.close(lock)
+    return None
+
+
 def _read_record(folder: Path) -> _Record | None:
     try:
         return msgspec.json.decode((folder / "server.json").read_bytes(), type=_Record)
@@ -201,6 +222,7 @@ def _read_record(folder: Path) -> _Record | None:
 
 
 def _write_private(path: Path, content: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -25,5 +25,10 @@ class WeightsSettings(Settings, frozen=True, kw_only=True):
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which weights are published: float32 on the CPU, bfloat16 elsewhere."""
+    store: Literal["file", "jetstream"] = "file"
+    """Where they lie in between: in a folder that all see, or in NATS itself, where nothing else is shared."""
     keep: Annotated[int, msgspec.Meta(ge=0)] = 8
     """How many of the newest versions stay in the store; 0 keeps all."""
+    max_gib: Annotated[float, msgspec.Meta(gt=0)] = 8.0
+    """Limit of the bucket in NATS in GiB: the model, the versions kept and one more. The trainer waits when it is
+    full."""

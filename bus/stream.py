@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from schemas import AnyEvent, EventInvalid, decode
+from schemas import AnyEvent, EventInvalid, decode, event_tag, subject_of
 
 from .answers import ApiError, Unanswered
 from .patience import Patience
@@ -44,12 +44,19 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """Messages missing between the first and the last."""
 
 
-def event_in(payload: bytes) -> tuple[AnyEvent | None, str | None]:
-    """The event in ``payload``, or why there is none."""
+def event_in(payload: bytes, subject: str) -> tuple[AnyEvent | None, str | None]:
+    """The event in ``payload``, published to ``subject``, or why there is none.
+
+    An event of another run, or one that was published where others belong, is none: who may publish what depends on
+    the subject.
+    """
     try:
-        return decode(payload), None
+        event = decode(payload)
     except EventInvalid as error:
         return None, error.reason
+    if (own := subject_of(event)) != subject:
+        return None, f"it is a {event_tag(event)} of run {event.run!r}, which belongs to subject {own}"
+    return event, None
 
 
 async def stream_state(wire: Wire, stream: str) -> StreamState:
@@ -76,7 +83,7 @@ async def stored_message(wire: Wire, stream: str, query: dict[str, Any]) -> Logg
             return None
         raise
     payload = msgspec.convert(message.get("data", ""), bytes, strict=True)
-    event, invalid = event_in(payload)
+    event, invalid = event_in(payload, message["subject"])
     return Logged(
         sequence=message["seq"],
         time=epoch_s(message["time"]),

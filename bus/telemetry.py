@@ -16,8 +16,8 @@ from schemas import HeadraceError, Lifecycle, Metric, Role
 from .connection import Bus
 
 log = logging.getLogger("headrace.bus")
-LIFECYCLE_DEADLINE_S = 10.0
-"""A lifecycle event that cannot be published for so long is given up: it must not hold up work."""
+LAST_WORDS_S = 1.5
+"""Time that the last events have to be published: a server that is away must not hold up an end."""
 
 
 class Telemetry:
@@ -32,6 +32,7 @@ class Telemetry:
         self._gauges = gauges
         self._interval_s = interval_s
         self._tasks: set[asyncio.Task[None]] = set()
+        self._in_order = asyncio.Lock()
         self.version: int | None = None
         """Weights version that the role has now, if it has one."""
 
@@ -47,8 +48,12 @@ class Telemetry:
         with contextlib.suppress(Exception):
             await self._announce_gauges()  # the last ones, for the summary
         self._say("stopped", note="" if error is None else f"{type(error).__name__}: {error}"[:500])
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=2.0)
+        _, unsaid = await asyncio.wait(self._tasks, timeout=LAST_WORDS_S)
+        if unsaid:
+            log.warning("%d lifecycle events were not published: the server gives no answer", len(unsaid))
+        for task in unsaid:
+            task.cancel()
+        await asyncio.gather(*unsaid, return_exceptions=True)
 
     def ready(self) -> None:
         self._say("ready")
@@ -82,7 +87,8 @@ class Telemetry:
 
     async def _publish(self, event: Lifecycle) -> None:
         try:
-            await self._bus.publish(event, deadline_s=LIFECYCLE_DEADLINE_S)
+            async with self._in_order:
+                await self._bus.publish(event)
         except HeadraceError as error:
             log.warning("lifecycle event %r was not published: %s", event.state, error)
 
@@ -98,5 +104,12 @@ class Telemetry:
         # A copy first: another thread may be adding to the original.
         gauges = {name: float(value) for name, value in dict(self._gauges()).items()}
         await self._bus.announce(
-            Metric(run=self._bus.run, role=self._role, id=self._bus.id, version=self.version, gauges=gauges)
+            Metric(
+                run=self._bus.run,
+                role=self._role,
+                id=self._bus.id,
+                version=self.version,
+                gauges=gauges,
+                note=self._bus.holdup,
+            )
         )

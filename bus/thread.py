@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 from schemas import BusError, StreamSpec
 
 from .address import Address
+from .answers import Unanswered
 from .connection import Bus, connect
 from .consumer import Consumer
 from .inbox import Inbox
@@ -23,7 +24,9 @@ from .permissions import BusRole
 
 log = logging.getLogger("headrace.bus")
 T = TypeVar("T")
-STOP_S, FINISH_S = 15.0, 2.0
+CONNECT_GRACE_S = 25.0
+"""Connecting takes so much longer than it was given where the server stops answering in the middle of it."""
+STOP_S, FINISH_S = 5.0, 1.0
 
 
 class BusThread:
@@ -42,7 +45,7 @@ class BusThread:
         """Connect. Raises what ``connect`` raises."""
         self._timeout_s = timeout_s
         self._thread.start()
-        self._connected.result(timeout_s + STOP_S)
+        self._connected.result(timeout_s + CONNECT_GRACE_S)
 
     @property
     def bus(self) -> Bus:
@@ -52,7 +55,7 @@ class BusThread:
     def call(self, act: Callable[[Bus], Awaitable[T]], timeout_s: float | None) -> T:
         """Run ``act`` in the NATS thread and return what it returns, or raise what it raises.
 
-        Raises BusError where it is not done within ``timeout_s``; it is cancelled then, and what it had sent may
+        Raises Unanswered where it is not done within ``timeout_s``; it is cancelled then, and what it had sent may
         still have been stored. None waits for as long as ``act`` does.
         """
         if self._loop is None or not self._thread.is_alive():
@@ -64,7 +67,7 @@ class BusThread:
             if future.done() and not future.cancelled():
                 return future.result()  # The act's own, or what it has returned at the last moment.
             future.cancel()
-            raise BusError(f"the NATS thread has not done it within {timeout_s:g} s: look at the server") from None
+            raise Unanswered(f"the NATS thread has not done it within {timeout_s:g} s: look at the server") from None
         except concurrent.futures.CancelledError:
             raise BusError("the NATS thread was stopped meanwhile") from None
 
@@ -90,7 +93,7 @@ class BusThread:
         return self.call(make, 30.0)
 
     def stop(self) -> None:
-        """Send what is still to be sent, disconnect, and end the thread, within 15 s."""
+        """Send what is still to be sent, disconnect, and end the thread, within 5 s."""
         if self._loop is None or self._stopping is None or not self._thread.is_alive():
             return
         self._loop.call_soon_threadsafe(self._stopping.set)
@@ -113,12 +116,16 @@ class BusThread:
         try:
             await self._stopping.wait()
         finally:
-            for inbox, pump in self._inboxes.items():
-                pump.cancel()
-                await inbox.finish(FINISH_S)
-            if self._inboxes:
-                await asyncio.wait(self._inboxes.values(), timeout=FINISH_S)
+            await self._finish_inboxes()
             await bus.close()
+
+    async def _finish_inboxes(self) -> None:
+        """Have the inboxes settle what is being settled, all at the same time: a server may be away."""
+        for pump in self._inboxes.values():
+            pump.cancel()
+        settling = [asyncio.create_task(inbox.finish(FINISH_S)) for inbox in self._inboxes]
+        if settling:
+            await asyncio.wait([*settling, *self._inboxes.values()], timeout=FINISH_S)
 
 
 async def _awaited(act: Callable[[Bus], Awaitable[T]], bus: Bus) -> T:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from schemas import MAX_PAYLOAD_BYTES, STREAMS, ServerUnfit, StreamMismatch, StreamSpec
+from schemas import (
+    MAX_PAYLOAD_BYTES,
+    STREAMS,
+    WEIGHTS_BUCKET,
+    BucketSpec,
+    ServerUnfit,
+    StreamMismatch,
+    StreamSpec,
+)
 
 from .answers import ApiError
 from .permissions import stored_subject
-from .settings import LogSettings
+from .settings import LogSettings, WeightsSettings
 from .wire import Wire
 
 GIB = 1024**3
@@ -22,21 +30,32 @@ def largest_message_bytes(spec: StreamSpec) -> int:
     return MAX_PAYLOAD_BYTES + (WRAPPING_BYTES if spec.kind == "DEAD" else 0)
 
 
-def stream_config(spec: StreamSpec, run: str, log: LogSettings) -> dict[str, Any]:
+def run_streams(weights: WeightsSettings) -> tuple[StreamSpec, ...]:
+    """The streams of a run, with the weights bucket's where weights travel through NATS."""
+    return (*STREAMS, WEIGHTS_BUCKET) if weights.store == "jetstream" else STREAMS
+
+
+def stream_config(spec: StreamSpec, run: str, log: LogSettings, weights: WeightsSettings) -> dict[str, Any]:
     """A stream's settings as the JetStream API takes them; times in nanoseconds."""
-    return {
+    config = {
         "name": spec.name(run),
         "subjects": spec.subjects(run),
         "storage": "file",
         "retention": "limits",
         "discard": spec.discard,
-        "max_bytes": int(log.max_gib * GIB) if spec.max_bytes is None else spec.max_bytes,
-        "max_msg_size": largest_message_bytes(spec),
+        "max_bytes": spec.max_bytes,
         "max_msgs": -1,
         "max_age": 0,
         "num_replicas": log.replicas,
         "duplicate_window": int(spec.duplicate_window_s * 1e9),
         "allow_direct": True,
+    }
+    if isinstance(spec, BucketSpec):
+        return config | {"max_bytes": int(weights.max_gib * GIB), "allow_rollup_hdrs": True}
+    if spec.max_bytes is None:
+        config["max_bytes"] = int(log.max_gib * GIB)
+    return config | {
+        "max_msg_size": largest_message_bytes(spec),
         "republish": {"src": ">", "dest": stored_subject(spec.name(run)), "headers_only": True},
     }
 
@@ -50,11 +69,11 @@ def differences(server: dict[str, Any], ours: dict[str, Any]) -> list[str]:
     ]
 
 
-async def verify_topology(wire: Wire, run: str, log: LogSettings) -> None:
+async def verify_topology(wire: Wire, run: str, log: LogSettings, weights: WeightsSettings) -> None:
     """Raise StreamMismatch with all that is missing or differs."""
     faults = []
-    for spec in STREAMS:
-        ours = stream_config(spec, run, log)
+    for spec in run_streams(weights):
+        ours = stream_config(spec, run, log, weights)
         server = await _stream_info(wire, spec.name(run))
         if server is None:
             faults.append(f"stream {spec.name(run)} does not exist")
@@ -64,37 +83,42 @@ async def verify_topology(wire: Wire, run: str, log: LogSettings) -> None:
         raise StreamMismatch(f"{'; '.join(faults)}: run headrace topology apply")
 
 
-async def apply_topology(wire: Wire, run: str, log: LogSettings) -> list[str]:
+async def apply_topology(wire: Wire, run: str, log: LogSettings, weights: WeightsSettings) -> list[str]:
     """Make the streams that are missing and change those that differ; the answer says what was done, a line each.
 
     Raises StreamMismatch where the server refuses a change, or it would throw messages away; ServerUnfit where
     the server's JetStream has no room for the limits.
     """
     done = []
-    for spec in STREAMS:
-        ours = stream_config(spec, run, log)
+    for spec in run_streams(weights):
+        ours = stream_config(spec, run, log, weights)
         server = await _stream_info(wire, spec.name(run))
         if server is None:
-            await _make(wire, "CREATE", ours)
+            await _make(wire, "CREATE", ours, spec)
             done.append(f"{spec.name(run)}: made")
         elif changes := differences(server["config"], ours):
-            _refuse_to_evict(server, ours)
+            _refuse_to_evict(server, ours, spec)
             # The server has settings that we leave alone; an update without them would ask to change them.
-            await _make(wire, "UPDATE", {**server["config"], **ours})
+            await _make(wire, "UPDATE", {**server["config"], **ours}, spec)
             done += [f"{spec.name(run)}: {change}" for change in changes]
     return done
 
 
-def _refuse_to_evict(server: dict[str, Any], ours: dict[str, Any]) -> None:
+def _refuse_to_evict(server: dict[str, Any], ours: dict[str, Any], spec: StreamSpec) -> None:
     held, limit = server["state"]["bytes"], ours["max_bytes"]
     if held > limit:
         raise StreamMismatch(
             f"{ours['name']} holds {held} bytes and max_bytes would become {limit}, which throws messages away: "
-            "raise log.max_gib"
+            f"raise {_limit_key(spec)}"
         )
 
 
-async def _make(wire: Wire, verb: str, config: dict[str, Any]) -> None:
+def _limit_key(spec: StreamSpec) -> str:
+    """The setting that bounds the stream, or most of what a run asks of the server."""
+    return "weights.max_gib" if isinstance(spec, BucketSpec) else "log.max_gib"
+
+
+async def _make(wire: Wire, verb: str, config: dict[str, Any], spec: StreamSpec) -> None:
     name = config["name"]
     try:
         await wire.api(f"STREAM.{verb}.{name}", config)
@@ -102,7 +126,7 @@ async def _make(wire: Wire, verb: str, config: dict[str, Any]) -> None:
         if error.fault.err_code in NO_ROOM:
             raise ServerUnfit(
                 f"JetStream has no room for {name} of {config['max_bytes']} bytes ({error.fault}): "
-                "lower log.max_gib, or raise the server's jetstream.max_file_store"
+                f"lower {_limit_key(spec)}, or raise the server's jetstream.max_file_store"
             ) from None
         if error.fault.err_code == TAKEN:
             raise StreamMismatch(

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.api import Header
@@ -26,8 +25,10 @@ from schemas import BusError, ServerUnreachable
 
 from .address import Address
 from .answers import ApiError, Collected, Denied, Fault, Unanswered
+from .handshake import Dialer
 from .patience import OutOfPatience, Patience
 from .permissions import BusRole, inbox_prefix
+from .waiting import Waiting
 
 log = logging.getLogger("headrace.bus")
 
@@ -36,7 +37,10 @@ API_TIMEOUT_S, API_DEADLINE_S = 5.0, 10.0
 PING_INTERVAL_S = 10
 CONNECT_S = 2.0
 RECONNECT_PAUSE_S = 0.1
-DRAIN_S = 5.0
+ELSEWHERE_S = 2.0
+"""How long another server of the address may take to let us in when one has refused us for good."""
+ANSWER_S, CLOSE_S = 1.0, 1.0
+"""On the way out: most time for what is still to be sent, and for closing. A server that is stopped takes neither."""
 _REFUSAL = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 
 
@@ -46,26 +50,32 @@ class Wire:
     def __init__(self, address: Address, role: BusRole) -> None:
         self.address = address
         self.role = role
-        self._client = Client()
+        self._client = Dialer(address)
         self._up = asyncio.Event()
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._waiting = Waiting()
         self._listeners: set[Callable[[], None]] = set()
         self._refused: set[str] = set()
         self._rejected: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._last_error = ""
         self._closing = False
         self._dead: ServerUnreachable | None = None
+        self._deaf: Denied | None = None
 
     # Connecting and closing
 
     async def open(self, name: str, *, timeout_s: float) -> None:
-        """Connect. Raises ServerUnreachable, after at most ``timeout_s`` or where the server refuses us."""
+        """Connect. Raises ConfigError where the address cannot be used, and ServerUnreachable where no server answers
+        within ``timeout_s``, or at once where it refuses us, or we it, for good.
+        """
         # nats-py itself tries for ever, also where it is refused.
         connecting: asyncio.Future[None] = asyncio.ensure_future(self._client.connect(**self._options(name)))
         ends: set[asyncio.Future[Any]] = {connecting, self._rejected}
         try:
             await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done() and self._rejected.done() and len(self.address.servers) > 1:
+                await asyncio.wait({connecting}, timeout=ELSEWHERE_S)
             self._raise_unless_connected(connecting, timeout_s)
+            self._rejected.cancel()
             self._up.set()
         except BaseException:
             connecting.cancel()
@@ -74,18 +84,14 @@ class Wire:
             raise
 
     def _options(self, name: str) -> dict[str, Any]:
-        return {
-            "servers": self.address.url.split(","),
+        return self._client.credentials() | {
             "name": name,
-            "user": self.address.user,
-            "password": self.address.password,
             "inbox_prefix": inbox_prefix(self.role),
             "allow_reconnect": True,
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": RECONNECT_PAUSE_S,
             "connect_timeout": CONNECT_S,
             "ping_interval": PING_INTERVAL_S,
-            "drain_timeout": DRAIN_S,
             "error_cb": self._on_error,
             "disconnected_cb": self._on_loss,
             "reconnected_cb": self._on_return,
@@ -93,12 +99,10 @@ class Wire:
         }
 
     def _raise_unless_connected(self, connecting: asyncio.Future[Any], timeout_s: float) -> None:
-        where = f"{self.address.url} as {self.address.user or 'nobody'}"
-        if self._rejected.done():
-            raise ServerUnreachable(
-                f"the NATS server at {where} refuses us: {self._rejected.result()}: check user and password"
-            )
+        where = f"{self.address.url} as {self.address.identity}"
         if not connecting.done():
+            if self._rejected.done():
+                raise ServerUnreachable(self._rejected.result())
             raise ServerUnreachable(
                 f"no NATS server answers at {where} within {timeout_s:g} s "
                 f"({self._last_error or 'no answer'}): start one, or give another address"
@@ -107,16 +111,19 @@ class Wire:
             raise ServerUnreachable(f"cannot connect to NATS at {where}: {error}: check the address") from error
 
     async def close(self) -> None:
-        """Send what is still to be sent, and close; within about 5 s."""
+        """Send what is still to be sent, and close; within 2 s, also where the server is stopped or away."""
         self._closing = True
-        self._fail_waiting(ServerUnreachable("the connection is closed"))
-        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
-            if self._client.is_connected:
-                async with asyncio.timeout(DRAIN_S + 1):
-                    await self._client.drain()
-        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
-            async with asyncio.timeout(2.0):
-                await self._client.close()
+        self._waiting.end(ServerUnreachable("the connection is closed"))
+        with contextlib.suppress(BusError):
+            await self.answers(ANSWER_S)
+        # A task of its own: nats-py may wait for the socket's end in a task that it cancels, and who waits with it is
+        # cancelled too.
+        closing = asyncio.create_task(self._client.close())
+        try:
+            await asyncio.wait({closing}, timeout=CLOSE_S)
+        finally:
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
         if self._client._transport is not None:
             # nats-py leaves the socket of an attempt that was refused or cancelled open. It closes in the loop's
             # next round; waiting for that may meet the cancellation of nats-py's own wait.
@@ -129,35 +136,54 @@ class Wire:
     async def _on_error(self, error: Exception) -> None:
         text = str(error) or type(error).__name__
         self._last_error = text
-        if refusal := _REFUSAL.search(text.lower()):
-            self._on_refusal(*refusal.groups())
-        elif "authorization violation" in text.lower() and not self._up.is_set() and not self._rejected.done():
-            self._rejected.set_result(text)
+        if denied := _REFUSAL.search(text.lower()):
+            self._on_refusal(*denied.groups())
+        elif reason := self._client.refusal(error):
+            self._on_rejection(reason)
         elif isinstance(error, nats.errors.SlowConsumerError):
             log.error("a message was dropped: the receiver is too slow: %s", text)
         else:
             log.debug("connection to %s: %s", self.address.url, text)
 
-    def _on_refusal(self, verb: str, subject: str) -> None:
-        waiting = self._waiting.get(subject, ()) if verb == "publish" else ()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(self._denial(subject))
-        if not waiting and subject not in self._refused:
-            self._refused.add(subject)
-            log.error("the server does not let role %s %s to %r", self.role, verb, subject)
+    def _on_rejection(self, reason: str) -> None:
+        """At the start that is the end; later it is tried again: a server's users may be put right."""
+        if not self._rejected.done():
+            self._rejected.set_result(reason)
+        elif reason not in self._refused:
+            self._refused.add(reason)
+            log.error("%s", reason)
 
-    def _denial(self, subject: str) -> Denied:
+    def _on_refusal(self, verb: str, subject: str) -> None:
+        """``subject`` is in lower case."""
+        inbox = inbox_prefix(self.role).lower()
+        if verb == "subscription" and subject.startswith(f"{inbox}."):
+            self._deaf = Denied(
+                f"role {self.role} may not listen to answers, {inbox_prefix(self.role)}.> ({self._who}): "
+                "these are another role's credentials: use that role's own"
+            )
+            self._waiting.end(self._deaf)
+            return
+        waited_for = self._waiting.refuse(subject, lambda spelled: self._denial(verb, spelled))
+        if not waited_for and subject not in self._refused:
+            self._refused.add(subject)
+            log.error("%s", self._denial(verb, subject))
+
+    def _denial(self, verb: str, subject: str) -> Denied:
+        act = "publish" if verb == "publish" else "subscribe"
         return Denied(
-            f"role {self.role} may not publish to {subject!r} (user {self.address.user or 'nobody'} at "
-            f"{self.address.url}): use that role's own credentials, or extend its permissions on the server"
+            f"role {self.role} may not {act} to {subject!r} ({self._who}): "
+            "use the credentials of a role that may, or extend its permissions on the server"
         )
+
+    @property
+    def _who(self) -> str:
+        return f"{self.address.identity} at {self.address.url}"
 
     async def _on_loss(self) -> None:
         self._up.clear()
         if not self._closing:
             log.warning("connection to NATS at %s lost: reconnecting", self.address.url)
-        self._fail_waiting(Unanswered("the connection was lost"))
+        self._waiting.end(Unanswered("the connection was lost"))
 
     async def _on_return(self) -> None:
         self._up.set()
@@ -171,14 +197,8 @@ class Wire:
                 f"the NATS server at {self.address.url} closed the connection for good: {self._last_error}"
             )
             log.error("%s", self._dead)
-            self._fail_waiting(self._dead)
+            self._waiting.end(self._dead)
             self._up.set()  # Who waits for the connection must learn that it does not come back.
-
-    def _fail_waiting(self, error: BusError) -> None:
-        for futures in list(self._waiting.values()):
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
 
     # Using it
 
@@ -190,6 +210,11 @@ class Wire:
     def server_version(self) -> tuple[int, int, int]:
         version = self._client.connected_server_version
         return version.major, version.minor, version.patch
+
+    @property
+    def max_payload_bytes(self) -> int:
+        """Headers and payload of the largest message that the server takes."""
+        return self._client.max_payload
 
     def on_return(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Have ``wake`` called after each reconnect; the answer takes it back."""
@@ -204,7 +229,22 @@ class Wire:
                 await self._up.wait()
         if self._dead is not None:
             raise self._dead
+        if self._deaf is not None:
+            raise self._deaf
         return self._up.is_set()
+
+    async def answers(self, timeout_s: float) -> bool:
+        """Whether the server answers within ``timeout_s``; then it has all that was sent before."""
+        # Not nats-py's flush: its ping overtakes what waits to be sent, and a late pong breaks its read loop.
+        if not self.connected:
+            return False
+        try:
+            await self.request(f"{API}.INFO", timeout_s=timeout_s)
+        except Unanswered as error:
+            return error.no_responders
+        except Denied:
+            pass
+        return True
 
     async def request(
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, *, timeout_s: float
@@ -215,19 +255,18 @@ class Wire:
             raise Unanswered(f"no connection to {self.address.url} ({self._last_error})")
         left_s = max(0.001, timeout_s - (time.monotonic() - began))
         asking = asyncio.ensure_future(self._client.request(subject, payload, timeout=left_s, headers=headers))
-        trouble = self._watch(subject)
-        ends: set[asyncio.Future[Any]] = {asking, trouble}
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
-            raise trouble.exception() or AssertionError("trouble without an exception")
+            with self._waiting.for_answer(subject) as trouble:
+                ends: set[asyncio.Future[Any]] = {asking, trouble}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                if asking.done():
+                    return asking.result()
+                raise trouble.exception() or AssertionError("trouble without an exception")
         except nats.errors.NoRespondersError:
             raise Unanswered("nobody answers (503)", no_responders=True) from None
         except (TimeoutError, nats.errors.Error, OSError) as error:
             raise Unanswered(f"no answer within {timeout_s:g} s ({type(error).__name__})") from None
         finally:
-            self._unwatch(subject, trouble)
             asking.cancel()
             if asking.done() and not asking.cancelled():
                 asking.exception()  # Taken note of, so that asyncio does not complain about it.
@@ -260,15 +299,23 @@ class Wire:
         """
         collected = Collected(messages=[])
         done = asyncio.get_running_loop().create_future()
+        owed = most
 
         async def take(message: Msg) -> None:
+            nonlocal owed
             headers = message.headers or {}
-            if status := headers.get("Status"):
+            # A stored message may have a header of that name too; the server says where it is stored.
+            stored = message.reply or "Nats-Sequence" in headers
+            if status := "" if stored else headers.get("Status", ""):
                 collected.status, collected.description = status, headers.get(Header.DESCRIPTION, "")
                 collected.pending = int(headers.get("Nats-Num-Pending", 0))
+                # A consumer with copies says that a pull has ended before it sends the last of what was pulled,
+                # because that waits for the copies. It says how many of those asked for will not come.
+                unsent = headers.get("Nats-Pending-Messages")
+                owed = 0 if unsent is None else most - int(unsent)
             else:
                 collected.messages.append(message)
-            if (status or len(collected.messages) >= most) and not done.done():
+            if len(collected.messages) >= owed and not done.done():
                 done.set_result(None)
 
         if self._dead is not None:
@@ -276,22 +323,21 @@ class Wire:
         if not self.connected:
             collected.lost = "no connection"
             return collected
-        trouble = self._watch(subject)
         inbox = self._client.new_inbox()
         subscription: Subscription | None = None
         try:
-            subscription = await self._client.subscribe(inbox, cb=take)
-            await self._client.publish(subject, msgspec.json.encode(body), reply=inbox)
-            await self._await_all(collected, {done, trouble}, quiet_s)
-            if trouble.done():
-                error = trouble.exception()
-                if not isinstance(error, Unanswered):
-                    raise error or AssertionError("trouble without an exception")
-                collected.lost = str(error)
+            with self._waiting.for_answer(subject) as trouble:
+                subscription = await self._client.subscribe(inbox, cb=take)
+                await self._client.publish(subject, msgspec.json.encode(body), reply=inbox)
+                await self._await_all(collected, {done, trouble}, quiet_s)
+                if trouble.done():
+                    error = trouble.exception()
+                    if not isinstance(error, Unanswered):
+                        raise error or AssertionError("trouble without an exception")
+                    collected.lost = str(error)
         except (nats.errors.Error, OSError) as error:
             collected.lost = str(error)
         finally:
-            self._unwatch(subject, trouble)
             if subscription is not None:
                 await self.unsubscribe(subscription)
         return collected
@@ -306,7 +352,18 @@ class Wire:
         collected.lost = f"no answer within {quiet_s:g} s"
 
     async def subscribe(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> Subscription:
-        return await self._client.subscribe(subject, cb=take)
+        """Raises Denied. Where the connection is lost meanwhile, nats-py subscribes again when it is back."""
+        with self._waiting.for_answer(subject) as trouble:
+            subscription = await self._client.subscribe(subject, cb=take)
+            try:
+                # A refusal comes before the answer to whatever is asked after it.
+                await self.answers(API_TIMEOUT_S)
+                if trouble.done() and isinstance(denied := trouble.exception(), Denied):
+                    raise denied
+            except BaseException:
+                await self.unsubscribe(subscription)
+                raise
+            return subscription
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         with contextlib.suppress(nats.errors.Error, OSError):
@@ -320,19 +377,6 @@ class Wire:
             await self._client.publish(subject, payload, headers=headers)
             return True
         return False
-
-    def _watch(self, subject: str) -> asyncio.Future[None]:
-        trouble: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(subject.lower(), set()).add(trouble)
-        return trouble
-
-    def _unwatch(self, subject: str, trouble: asyncio.Future[None]) -> None:
-        futures = self._waiting[subject.lower()]
-        futures.discard(trouble)
-        if not futures:
-            del self._waiting[subject.lower()]
-        if not trouble.cancel() and not trouble.cancelled():
-            trouble.exception()
 
 
 async def _pause(patience: Patience, error: Unanswered) -> None:

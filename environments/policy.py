@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas import EngineError, EnvironmentFault, Span, Turn
+from schemas import GREATEST_LOGPROB, LEAST_LOGPROB, EngineError, EnvironmentFault, Span, Turn
 
 from .sampling import Finish, Sample, Sampler
 from .tokenizer import Tokenizer
@@ -60,6 +60,8 @@ class Policy:
         self._turns: list[Turn] = []
         self._spans: list[Span] = []
         self._speaking = False
+        self.fault: EngineError | None = None
+        """What the engine returned that cannot be recorded, whether the environment passed it on or not."""
 
     async def say(self, text: str, *, max_tokens: int | None = None, stop: str | None = None) -> Reply:
         """Add ``text`` to the conversation and return the policy's reply to it.
@@ -82,8 +84,12 @@ class Policy:
             sample = await self._sampler.sample(prefix, max_tokens=limit, stop_ids=stop_ids)
         finally:
             self._speaking = False
-        _check(sample, limit, stop_ids)
-        self._record(prefix, len(context), sample)
+        try:
+            _check(sample, limit, stop_ids)
+            self._record(prefix, len(context), sample)
+        except EngineError as error:
+            self.fault = error
+            raise
         spoken = sample.tokens[:-1] if sample.finish == "stop" else sample.tokens
         return Reply(text=self._tokenizer.decode(spoken), finish=sample.finish, tokens=len(sample.tokens))
 
@@ -134,6 +140,8 @@ def _check(sample: Sample, limit: int, stop_ids: Sequence[int]) -> None:
         problem = f"{n} tokens for a limit of {limit}"
     elif len(sample.logprobs) != n:
         problem = f"{len(sample.logprobs)} log-probabilities for {n} tokens"
+    elif odd := [logprob for logprob in sample.logprobs if not LEAST_LOGPROB <= logprob <= GREATEST_LOGPROB]:
+        problem = f"log-probability {odd[0]:g} (are its weights still numbers?)"
     elif (sample.tokens[-1] in stop_ids) != (sample.finish == "stop"):
         problem = f"finish {sample.finish!r} with last token {sample.tokens[-1]} and stop tokens {list(stop_ids)}"
     elif [span.start for span in sample.spans] + [n] != [0] + [span.end for span in sample.spans]:

@@ -36,8 +36,11 @@ from schemas.settings import (
 
 FILE_NAME = "config.json"
 """The resolved configuration in a run's folder."""
+OWN = "generator."
+"""Keys that a generator may set for itself, whatever the run's configuration says."""
 MAX_INTEGER = 2**63 - 1
 """What other readers of the stored configuration can hold."""
+GIB = 1024**3
 MAX_SEED = 2**32 - 1
 """NumPy, which the inference engine seeds as well, takes no greater seed and no negative one."""
 
@@ -89,10 +92,31 @@ class RunConfig(Settings, frozen=True, kw_only=True):
             f"generator.concurrency {generator.concurrency} is below trainer.group_size {trainer.group_size}: "
             "a generator plays a group's members at once, so raise the first or lower the second",
         )
+        yield self._log_limit()
         yield (
             trainer.data_parallel > 1,
             f"trainer.data_parallel {trainer.data_parallel}: the trainer has one process only so far, so set it to 1",
         )
+
+    def _log_limit(self) -> tuple[bool, str]:
+        """ROLLOUTS must hold what can be open at once: nothing that is open is ever purged."""
+        bound, groups, size = (
+            self.policy.max_off_policy_steps, self.trainer.groups_per_step, self.trainer.group_size
+        )  # fmt: skip
+        rollouts, largest = (bound + 1) * groups * size, largest_rollout_bytes(self.generator.max_model_len)
+        needed_gib = rollouts * largest / GIB
+        return (
+            needed_gib > self.log.max_gib,
+            f"log.max_gib {self.log.max_gib:g} is too small: {rollouts} rollouts can be open at once "
+            f"((policy.max_off_policy_steps {bound} + 1) * trainer.groups_per_step {groups} * trainer.group_size "
+            f"{size}), each of up to {largest} bytes (generator.max_model_len {self.generator.max_model_len}): set it "
+            f"to {math.ceil(100 * needed_gib) / 100:g} at least, or lower one of them",
+        )
+
+
+def largest_rollout_bytes(tokens: int) -> int:
+    """Most that one rollout of ``tokens`` takes in its stream: 8.1 bytes a token and 1 KiB, and 1 KiB of headers."""
+    return math.ceil(8.1 * tokens) + 2048
 
 
 def load(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -116,11 +140,33 @@ def store(config: RunConfig, folder: Path) -> Path:
     path = folder / FILE_NAME
     aside = path.with_name(f".{FILE_NAME}.{os.getpid()}")
     try:
-        aside.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
+        aside.write_bytes(encoded(config))
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
     return path
+
+
+def encoded(config: RunConfig) -> bytes:
+    """The resolved configuration as it is stored: JSON, the same bytes for the same configuration."""
+    return msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n"
+
+
+def received(payload: bytes, source: str, overrides: Sequence[str]) -> RunConfig:
+    """A run's configuration that came from ``source``, checked as any other, with ``overrides`` set on top.
+
+    They may set keys of [generator] alone, and none that decides what is trained: those are the run's.
+    Raises ConfigError, or RunError where it is damaged.
+    """
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        if not key.startswith(OWN) or key in DECISIVE:
+            raise ConfigError(
+                f"--set {key}: the configuration is that of {source}, and only keys of [generator] that do not decide "
+                "what is trained can be set here: leave it out"
+            )
+    data = _parsed(payload, source)
+    return _build(data, source=source, overridden=[override(RunConfig, data, text) for text in overrides])
 
 
 def stored(folder: Path) -> RunConfig:
@@ -203,11 +249,19 @@ def _at_fault(message: str, source: str, overridden: Sequence[str]) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = json.loads(path.read_bytes())
+        payload = path.read_bytes()
     except FileNotFoundError:
         raise RunError(f"{path.parent} holds no run: there is no {path.name} in it; see headrace runs") from None
+    return _parsed(payload, str(path))
+
+
+def _parsed(payload: bytes, source: str) -> dict[str, Any]:
+    try:
+        data = json.loads(payload)
+        if not isinstance(data, dict):
+            raise ValueError("it is no JSON object")
     except ValueError as error:
-        raise RunError(f"{path} is damaged ({error}): take the configuration that the run began with") from None
+        raise RunError(f"{source} is damaged ({error}): take the configuration that the run began with") from None
     return data
 
 

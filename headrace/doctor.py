@@ -176,6 +176,8 @@ def disk(folder: Path, config: RunConfig | None) -> Finding:
         weights = _weights_bytes(config) / GIB
         checkpoints = config.trainer.keep_checkpoints + 1  # and checkpoint 0
         versions = config.weights.keep or config.run.steps + 1
+        if config.weights.store == "jetstream":  # the model as well, and what each generator has fetched
+            versions += 1 + 2 * config.generator.count
         needed += config.log.max_gib + weights * (3 * checkpoints + versions)
     barred = ""
     if not place.is_dir():
@@ -247,7 +249,7 @@ def embedded_server() -> Finding:
 
 def nats(server: Address, config: RunConfig | None) -> Iterator[Finding]:
     """The named server answers and can carry a run; the run's streams are as wanted."""
-    role: BusRole = next((role for role in BUS_ROLES if role == server.user), "reader")
+    role: BusRole = next((role for role in BUS_ROLES if role == server.role), "reader")
     reached = _outcome(
         "nats", f"{server.url} answers and can carry a run", lambda: asyncio.run(_visit(server, role, None))
     )
@@ -267,7 +269,7 @@ async def _visit(server: Address, role: BusRole, config: RunConfig | None) -> No
     )
     try:
         if config is not None:
-            await bus.verify_topology(config.log)
+            await bus.verify_topology(config.log, config.weights)
     finally:
         await bus.close()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
 
 import msgspec
 
-from bus import Bus, WeightsStore
+from bus import Bus, open_weights
 from schemas import LEDGER, ModelError, Weights, WeightsError
 
 from .config import RunConfig
@@ -37,12 +38,10 @@ async def announced(bus: Bus) -> dict[int, Weights]:
     return found
 
 
-def export_model(
-    config: RunConfig, folder: RunFolder, weights: dict[int, Weights], version: int | None, target: Path
-) -> Exported:
+async def export_model(bus: Bus, config: RunConfig, folder: RunFolder, version: int | None, target: Path) -> Exported:
     """Write ``version`` (None: the newest that is stored) of a run's weights to ``target``, verified.
 
-    ``weights``: what the run announced. ``target`` appears whole or not at all; it may exist empty.
+    ``target`` appears whole or not at all; it may exist empty.
     Raises ModelError where ``target`` holds something, or the model that the run began with is gone; WeightsError
     where the version was never made, is no longer stored (it names those that are), or is damaged.
     """
@@ -52,26 +51,30 @@ def export_model(
             f"{source} is gone, whose configuration and tokenizer the export needs: put the model that the run "
             "began with there again (model.path)"
         )
-    store = WeightsStore(folder.weights, config.weights.keep)
+    weights = await announced(bus)
     with new_directory(target) as aside:
-        chosen = _choose(weights, store, version, folder)
-        stored = store.fetch(chosen)
-        for name in COMPANIONS:
-            if (source / name).is_file():
-                shutil.copyfile(source / name, aside / name)
-        _set_dtype(aside / "config.json", chosen.dtype)
-        shutil.copyfile(stored / WEIGHTS, aside / WEIGHTS)
+        fetched = aside / "fetched"
+        store = open_weights(bus, config.weights, shared=folder.weights, cache=fetched)
+        chosen = _choose(weights, await store.versions(), version, folder)
+        await asyncio.to_thread(_assemble, source, await store.fetch(chosen), aside, chosen.dtype)
+        await asyncio.to_thread(shutil.rmtree, fetched, ignore_errors=True)
     return Exported(folder=str(target), version=chosen.version, sha256=chosen.sha256, dtype=chosen.dtype)
 
 
-def _choose(weights: dict[int, Weights], store: WeightsStore, version: int | None, folder: RunFolder) -> Weights:
-    available = [
-        each for each, sha256 in store.versions().items() if each in weights and weights[each].sha256 == sha256
-    ]
+def _assemble(source: Path, weights: Path, target: Path, dtype: str) -> None:
+    """Put the weights in folder ``weights`` and what lies beside those in ``source`` into ``target``."""
+    for name in COMPANIONS:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    _set_dtype(target / "config.json", dtype)
+    shutil.copyfile(weights / WEIGHTS, target / WEIGHTS)
+
+
+def _choose(weights: dict[int, Weights], stored: dict[int, str], version: int | None, folder: RunFolder) -> Weights:
+    """``stored``: version to sha256 of what the store has."""
+    available = [each for each, sha256 in stored.items() if each in weights and weights[each].sha256 == sha256]
     if not available:
-        raise WeightsError(
-            f"run {folder.name!r} has no weights in {folder.weights}: it made none, or they were removed"
-        )
+        raise WeightsError(f"run {folder.name!r} has no weights in its store: it made none, or they were removed")
     version = available[-1] if version is None else version
     if version not in available:
         never = "" if version in weights else " (and was never announced)"

@@ -32,6 +32,15 @@ class RunFolder(msgspec.Struct, frozen=True):
         """Root of the weights store."""
         return self.path / "weights"
 
+    def cache(self, instance: str) -> Path:
+        """Where ``instance`` keeps weights that came through NATS, alone."""
+        return self.path / "cache" / instance
+
+    @property
+    def model(self) -> Path:
+        """Directory of the model where it came through NATS."""
+        return self.path / "model"
+
     @property
     def checkpoints(self) -> Path:
         """``step-N`` folders of the trainer."""

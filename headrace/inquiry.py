@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,7 +15,9 @@ from bus import BUS_ROLES, Address, ApiError, Bus, BusRole, EmbeddedServer, Logg
 from schemas import Event, RunError, ServerUnreachable, StreamSpec
 
 from .folder import RunFolder
+from .pulse import Pulse
 from .server import Served, serving
+from .silence import ServerSilent, moment, silent_server
 
 T = TypeVar("T")
 Question = Callable[[Bus, bool], Coroutine[Any, Any, T]]
@@ -23,6 +26,8 @@ NO_STREAM = 10059
 LOOK_EVERY_S = 0.3
 CONNECT_S = 5.0
 """A person waits for this; roles are more patient."""
+SILENT_S = 5.0
+"""A server that has not answered for so long keeps nobody waiting any longer who is not patient."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -39,20 +44,22 @@ class _ServerEnded(Exception):
     """The embedded server ended while it was being asked, because the run did."""
 
 
-def ask(place: Place, question: Question[T], *, role: BusRole = "reader", id: str = "cli") -> T:
+def ask(place: Place, question: Question[T], *, role: BusRole = "reader", id: str = "cli", patient: bool = False) -> T:
     """The answer to ``question``. It is asked again when the run ends meanwhile and takes its server along.
 
-    Raises RunError where the server has no such run.
+    ``patient``: wait for a server that has stopped answering, for as long as it does.
+    Raises RunError where the server has no such run; ServerSilent where the run's own server is there and gives no
+    answer, with what is known of it; ServerUnreachable where another one gives none.
     """
     while True:
         with serving(place.folder, role, place.url) as served, _without_alarm(place):
             try:
-                return asyncio.run(_ask(place, served, question, role, id))
+                return asyncio.run(_ask(place, served, question, role, id, patient))
             except _ServerEnded:
                 continue
 
 
-async def _ask(place: Place, served: Served, question: Question[T], role: BusRole, id: str) -> T:
+async def _ask(place: Place, served: Served, question: Question[T], role: BusRole, id: str, patient: bool) -> T:
     try:
         bus = await connect(
             served.address, run=place.run, role=role_of(served.address, role), id=id, timeout_s=CONNECT_S
@@ -60,13 +67,17 @@ async def _ask(place: Place, served: Served, question: Question[T], role: BusRol
     except ServerUnreachable:
         if _ended(place):
             raise _ServerEnded from None
+        _raise_if_silent(place)
         raise
     asking = asyncio.create_task(question(bus, served.goes_on))
     watching = asyncio.create_task(_until_server_ends(bus, place))
+    waiting = asyncio.create_task(_until_server_is_silent(bus, place, patient))
     try:
-        await asyncio.wait({asking, watching}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({asking, watching, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if asking.done():
             return asking.result()
+        if waiting.done():
+            waiting.result()
         raise _ServerEnded
     except ApiError as error:
         if error.fault.err_code != NO_STREAM:
@@ -75,15 +86,15 @@ async def _ask(place: Place, served: Served, question: Question[T], role: BusRol
             f"there is no run {place.run!r} on {served.address.url}: check the name, or start the run there first"
         ) from None
     finally:
-        for task in (asking, watching):
+        for task in (asking, watching, waiting):
             task.cancel()
-        await asyncio.gather(asking, watching, return_exceptions=True)
+        await asyncio.gather(asking, watching, waiting, return_exceptions=True)
         await bus.close()
 
 
 def role_of(address: Address, wanted: BusRole) -> BusRole:
-    """A user may listen to the answers of its own role only; where it has a role's name, it is of that role."""
-    return next((role for role in BUS_ROLES if role == address.user), wanted)
+    """A user may listen to the answers of its own role only; one that is called as a role is of that role."""
+    return next((role for role in BUS_ROLES if role == address.role), wanted)
 
 
 @contextmanager
@@ -109,6 +120,29 @@ async def _until_server_ends(bus: Bus, place: Place) -> None:
     # A connection waits for its server for ever, and that of a run which has ended does not come back.
     while bus.connected or not _ended(place):  # noqa: ASYNC110 - nobody tells when a server ends
         await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _until_server_is_silent(bus: Bus, place: Place, patient: bool) -> None:
+    """Raise ServerSilent or ServerUnreachable when the server has stopped answering; never return."""
+    pulse = Pulse(bus)
+    feeling = asyncio.create_task(pulse.feel())
+    try:
+        while patient or pulse.silent_since(time.time(), SILENT_S) is None:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(LOOK_EVERY_S)
+    finally:
+        feeling.cancel()
+        await asyncio.gather(feeling, return_exceptions=True)
+    _raise_if_silent(place, pulse.heard_at)
+    raise ServerUnreachable(
+        f"the NATS server at {bus.wire.address.url} gives no answer since {moment(pulse.heard_at)}: look at its log"
+    )
+
+
+def _raise_if_silent(place: Place, since: float | None = None) -> None:
+    now = time.time()
+    silence = None if place.url else silent_server(place.folder, now, since)
+    if silence is not None:
+        raise ServerSilent(silence, now)
 
 
 async def newest(bus: Bus, spec: StreamSpec, count: int, kinds: Sequence[type[Event]] = ()) -> list[Logged]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -11,6 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from .readable import printable
+from .silence import Silence, moment, silences, words
 from .summary import (
     generator_idle_share,
     swap_line,
@@ -27,13 +29,24 @@ HEARTBEAT_S = 10.0
 class Progress:
     """Shows ``view``; call ``update`` at each change and at least each second."""
 
-    def __init__(self, view: RunView, steps: int, console: Console, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        view: RunView,
+        steps: int,
+        console: Console,
+        clock: Callable[[], float] = time.time,
+        server: Callable[[float], Silence | None] = lambda now: None,
+    ) -> None:
+        """``server``: the run's server, where it is silent at the time given."""
         self._view = view
         self._steps = steps
         self._console = console
         self._clock = clock
+        self._server = server
         self._told_step = view.committed
         self._told_at = 0.0
+        self._silent: dict[str, Silence] = {}
+        self._updated_at = clock()
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
     def __enter__(self) -> Progress:
@@ -50,7 +63,8 @@ class Progress:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def update(self) -> None:
-        """Draw anew; without a terminal, print what was not told yet."""
+        """Draw anew; without a terminal, print what was not told yet. Say who has become silent, and who is back."""
+        self._tell_silences(self._clock())
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
             return
@@ -58,23 +72,40 @@ class Progress:
             self._told_step += 1
             self._tell(step_line(self._view, self._told_step, self._steps))
         if self._clock() - self._told_at >= HEARTBEAT_S:
-            self._tell(state_line(self._view, self._clock()))
+            self._tell(state_line(self._view, self._silent.values()))
+
+    def _tell_silences(self, now: float) -> None:
+        if now - self._updated_at > self._view.silent_after_s:
+            # We were stopped ourselves, and must listen first.
+            self.say(f"headrace up did not run for {now - self._updated_at:.0f} s")
+            self._view.listening_since = now
+        self._updated_at = now
+        server = self._server(now)
+        if server is not None:
+            # Nobody is heard through a silent server; each has some time to be heard when it is back.
+            self._view.listening_since = now
+        silent = {each.who: each for each in ([server] if server else silences(self._view, now))}
+        for who in sorted(silent.keys() - self._silent.keys()):
+            self.say(words(silent[who], now))
+        for who in sorted(self._silent.keys() - silent.keys()):
+            self.say(f"{who} is no longer silent, after {now - self._silent[who].since:.0f} s")
+        self._silent = silent
 
     def _tell(self, line: str) -> None:
         self._told_at = self._clock()
         self.say(line)
 
     def _table(self) -> RenderableType:
-        view, now = self._view, self._clock()
+        view = self._view
         grid = Table.grid(padding=(0, 2))
-        for label, value in figures(view, now):
+        for label, value in figures(view, self._silent.values()):
             grid.add_row(Text(label, style="dim"), value)
         bar = ProgressBar(total=self._steps, completed=view.committed, width=50)
         return Group(Text(f"{view.run}: step {view.committed} of {self._steps}", style="bold"), bar, grid)
 
 
-def figures(view: RunView, now: float) -> list[tuple[str, str]]:
-    """Label and value of everything that progress and status show."""
+def figures(view: RunView, silent: Collection[Silence]) -> list[tuple[str, str]]:
+    """Label and value of everything that progress shows."""
     last = view.steps[-1].metrics if view.steps else {}
     swaps = [swap for swap in view.swaps if not swap.initial]
     version = "-" if view.weights is None else str(view.weights.version)
@@ -95,16 +126,16 @@ def figures(view: RunView, now: float) -> list[tuple[str, str]]:
         ),
         ("last swap", swap_line(swaps[-1]) if swaps else "-"),
         ("dead letters", str(len(view.dead))),
-        ("roles", roles_line(view, now)),
+        ("roles", roles_line(view, silent)),
     ]
 
 
-def roles_line(view: RunView, now: float) -> str:
-    """Each instance with its state, and since when it is silent."""
-    parts = []
+def roles_line(view: RunView, silent: Collection[Silence]) -> str:
+    """Each instance with its state and what holds it up; first, who is silent since when."""
+    parts = [f"{each.who} SILENT since {moment(each.since)}" for each in silent]
     for name, role in sorted(view.roles.items()):
-        silent = role.silent_for(now)
-        parts.append(f"{name} {role.state}" + (f" (silent for {silent:.0f} s)" if silent is not None else ""))
+        held_up = f" ({printable(role.note)})" if role.note and role.state != "stopped" else ""
+        parts.append(f"{name} {role.state}{held_up}")
     return ", ".join(parts) or "none"
 
 
@@ -123,6 +154,6 @@ def step_line(view: RunView, number: int, steps: int) -> str:
     )
 
 
-def state_line(view: RunView, now: float) -> str:
+def state_line(view: RunView, silent: Collection[Silence]) -> str:
     """What everybody is doing, while no step is committed."""
-    return f"step {view.committed}  " + "  ".join(f"{label}: {value}" for label, value in figures(view, now)[3:])
+    return f"step {view.committed}  " + "  ".join(f"{label}: {value}" for label, value in figures(view, silent)[3:])

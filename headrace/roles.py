@@ -10,17 +10,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 
-from bus import Address, Bus, WeightsStore, connect
+import msgspec
+
+from bus import Address, Bus, Unanswered, connect, open_run_files, open_weights
 from consumers.sinks import run_archive, run_dead, run_metrics
 from environments import load_environment, load_tokenizer
 from headrace.models import check_model
 from producers import Admission, Dispatcher, Engine, Gate, Generator, Player, TaskSource, WeightsFeed
-from schemas import CONTROL, Control, Fenced, HeadraceError, Role, RunError, ServerUnreachable
+from schemas import (
+    CONTROL,
+    ConfigError,
+    Control,
+    EnvironmentFault,
+    Fenced,
+    HeadraceError,
+    Role,
+    RunError,
+    ServerUnreachable,
+)
 
-from . import logs
+from . import config as configuration
+from . import heartbeat, logs
 from .config import RunConfig
 from .engine import build_engine
 from .folder import RunFolder
@@ -53,7 +66,7 @@ def _report(error: HeadraceError) -> int:
     match error:
         case Fenced() | RunError():
             return FINAL
-        case ServerUnreachable():
+        case ServerUnreachable() | Unanswered():
             return UNREACHABLE
     return FAILED
 
@@ -78,10 +91,18 @@ def dispatch(config: RunConfig, address: Address, id: str) -> None:
 
 
 def generate(config: RunConfig, address: Address, id: str, folder: RunFolder) -> None:
-    """A generator: as many as there are machines for."""
+    """A generator: as many as there are machines for. Where the model is not on this one, it takes the run's."""
+    model = Path(config.model.path)
+    # What was taken before is looked at again: its taking may have been cut short.
+    fetches = config.weights.store == "jetstream" and (model == folder.model or not model.exists())
+    if fetches:
+        config = _with_model(config, folder.model)
     gate = _gate(config, build_engine(config))
 
     async def body(bus: Bus, stop: asyncio.Event) -> None:
+        if fetches and not await _before(stop, open_run_files(bus).fetch_model(folder.model)):
+            return
+        check_model(Path(config.model.path))
         player = Player(
             gate,
             load_tokenizer(Path(config.model.path)),
@@ -90,13 +111,58 @@ def generate(config: RunConfig, address: Address, id: str, folder: RunFolder) ->
             play_timeout_s=config.generator.play_timeout_s,
             retries=config.generator.retries,
         )
-        feed = WeightsFeed(bus, WeightsStore(folder.weights, config.weights.keep))
+        store = open_weights(bus, config.weights, shared=folder.weights, cache=folder.cache(f"generator-{id}"))
+        feed = WeightsFeed(bus, store)
         settings, size, steps = config.generator, config.trainer.group_size, config.run.steps
         await Generator(bus, gate, feed, player, settings, group_size=size, steps=steps).run(stop)
 
     logs.configure(config.run.name, f"generator/{id}", lambda: gate.version)
-    check_model(Path(config.model.path))
+    if not fetches:
+        check_model(Path(config.model.path))  # before anything is connected
     _run(_with_bus(config, address, "generator", id, body))
+
+
+def join(run: str, address: Address, id: str, folder: RunFolder, overrides: Sequence[str]) -> RunConfig:
+    """The configuration that the trainer of ``run`` has put into NATS, for a generator that has none of its own.
+
+    ``overrides``: keys of [generator], on top of it. Waits for the trainer, with a log line each 10 s.
+    Raises StreamMismatch where weights of the run do not travel through NATS, ConfigError, and SystemExit where a
+    signal ends the wait.
+    """
+    taken: list[RunConfig] = []
+
+    async def body(bus: Bus, stop: asyncio.Event) -> None:
+        async def take() -> None:
+            payload = await open_run_files(bus).config()
+            taken.append(configuration.received(payload, f"run {run!r}", overrides))
+
+        await _before(stop, take())
+
+    logs.configure(run, f"generator/{id}", lambda: None)
+    _run(_connected(run, address, "generator", id, body))
+    if taken[0].run.name != run:
+        raise ConfigError(
+            f"the configuration in NATS is of run {taken[0].run.name!r}, not {run!r}: start its trainer again"
+        )
+    return _with_model(taken[0], folder.model)  # What lies at the trainer's path here is another machine's business.
+
+
+def _with_model(config: RunConfig, model: Path) -> RunConfig:
+    return msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, path=str(model)))
+
+
+async def _before(stop: asyncio.Event, act: Coroutine[None, None, None]) -> bool:
+    """Do ``act``, unless ``stop`` is set before it is done. Whether it is done."""
+    acting, stopping = asyncio.ensure_future(act), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({acting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if acting.done():
+            acting.result()
+        return acting.done()
+    finally:
+        acting.cancel()
+        stopping.cancel()
+        await asyncio.gather(acting, stopping, return_exceptions=True)
 
 
 def _gate(config: RunConfig, engine: Engine) -> Gate:
@@ -110,18 +176,39 @@ def _gate(config: RunConfig, engine: Engine) -> Gate:
 
 
 def _run(role: Coroutine[None, None, int | None]) -> None:
-    """Raises SystemExit where a signal ended the role."""
-    if number := asyncio.run(role):
+    """Raises SystemExit where a signal ended the role, EnvironmentFault where an environment did."""
+    try:
+        number = asyncio.run(role)
+    except SystemExit as error:  # Its code may be 0, and then nobody would start the role again.
+        raise EnvironmentFault(f"a task that an environment had started called sys.exit({error.code!r})") from error
+    if number:
         raise SystemExit(128 + number)
 
 
 async def _with_bus(
     config: RunConfig, address: Address, role: Role, id: str, body: Callable[[Bus, asyncio.Event], Awaitable[None]]
 ) -> int | None:
-    """Run ``body`` on a connection; its event is set by SIGTERM, SIGINT, or a person's ``stop``.
+    """Run ``body`` on a connection to a run whose streams are as configured; see ``_connected``.
 
-    Returns the signal, if one came.
+    Its event is set by a person's ``stop`` as well.
     """
+
+    async def watched(bus: Bus, stop: asyncio.Event) -> None:
+        await bus.verify_topology(config.log, config.weights)
+        listening = asyncio.create_task(stop_on_request(bus, stop.set))
+        try:
+            await body(bus, stop)
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    return await _connected(config.run.name, address, role, id, watched)
+
+
+async def _connected(
+    run: str, address: Address, role: Role, id: str, body: Callable[[Bus, asyncio.Event], Awaitable[None]]
+) -> int | None:
+    """Run ``body`` on a connection; its event is set by SIGTERM and SIGINT. Returns the signal, if one came."""
     stop, signals = asyncio.Event(), list[int]()
 
     def on_signal(number: int) -> None:
@@ -130,14 +217,13 @@ async def _with_bus(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
-    bus = await connect(address, run=config.run.name, role=role, id=id)
-    await bus.verify_topology(config.log)
-    listening = asyncio.create_task(stop_on_request(bus, stop.set))
+    bus = await connect(address, run=run, role=role, id=id)
+    beating = asyncio.create_task(heartbeat.keep_beating(lambda: bus.connected))
     try:
         await body(bus, stop)
     finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
         await bus.close()
     return signals[0] if signals else None
 

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import msgspec
 
@@ -19,6 +20,7 @@ from schemas import ConfigError, RunError
 from .folder import RunFolder
 
 URL, USER, PASSWORD = "HEADRACE_NATS_URL", "HEADRACE_NATS_USER", "HEADRACE_NATS_PASSWORD"
+NKEY, CA = "HEADRACE_NATS_NKEY", "HEADRACE_NATS_CA"
 TURN_S = 15.0
 """How long one waits for another reader of a run that has ended; most are done within a second."""
 
@@ -36,7 +38,18 @@ def address_from_environment(url: str | None = None) -> Address:
     url = url or os.environ.get(URL)
     if not url:
         raise ConfigError(f"no NATS server is named: give --server nats://HOST:PORT or set {URL}")
-    return Address(url=url, user=os.environ.get(USER), password=os.environ.get(PASSWORD))
+    return Address(
+        url=url,
+        user=os.environ.get(USER),
+        password=os.environ.get(PASSWORD),
+        nkey=_file_named_by(NKEY),
+        ca=_file_named_by(CA),
+    )
+
+
+def _file_named_by(variable: str) -> Path | None:
+    # An empty one names none: that is how a compose file leaves it out.
+    return Path(named) if (named := os.environ.get(variable)) else None
 
 
 def environment_for(address: Address) -> dict[str, str]:
@@ -44,6 +57,9 @@ def environment_for(address: Address) -> dict[str, str]:
     environment = {URL: address.url}
     if address.user is not None and address.password is not None:
         environment |= {USER: address.user, PASSWORD: address.password}
+    for variable, file in ((NKEY, address.nkey), (CA, address.ca)):
+        if file is not None:
+            environment[variable] = str(file.absolute())
     return environment
 
 

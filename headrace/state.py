@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -9,9 +11,10 @@ import msgspec
 from bus import Bus
 from schemas import LEDGER, ROLLOUTS, TASKS, Step
 
-from .config import FILE_NAME, stored
+from .config import FILE_NAME, RunConfig, stored
 from .folder import RunFolder
 from .inquiry import newest
+from .silence import Silence, silences
 from .summary import (
     EDGE,
     generator_idle_share,
@@ -20,7 +23,7 @@ from .summary import (
     tokens_per_s_trained,
     trainer_idle_share,
 )
-from .view import RoleView, RunView
+from .view import HEARTBEAT_S, RoleView, RunView
 from .watch import Watch
 
 RunPhase = Literal["running", "paused", "stopping", "finished", "interrupted"]
@@ -86,6 +89,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool
     """A person asked it to stop, and it was not started since."""
     dead_letters: int
+    silent: list[Silence]
+    """Who gives no sign of life while the run goes on."""
     roles: list[RoleState]
 
 
@@ -102,9 +107,26 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     """Why it cannot be read."""
 
 
+class UnansweredState(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``headrace status --json`` prints where the run's own server gives no answer."""
+
+    run: str
+    state: Literal["unanswered"] = "unanswered"
+    steps: int | None
+    """As in RunState."""
+    silent: list[Silence]
+    """The server."""
+
+
+def config_of(folder: RunFolder) -> RunConfig | None:
+    """The configuration of a run, where it is here."""
+    return stored(folder.path) if (folder.path / FILE_NAME).exists() else None
+
+
 def steps_of(folder: RunFolder) -> int | None:
     """``run.steps`` of a run whose configuration is here."""
-    return stored(folder.path).run.steps if (folder.path / FILE_NAME).exists() else None
+    config = config_of(folder)
+    return None if config is None else config.run.steps
 
 
 def phase(*, step: int, steps: int | None, goes_on: bool, paused: bool = False, stopped: bool = False) -> RunPhase:
@@ -118,10 +140,12 @@ def phase(*, step: int, steps: int | None, goes_on: bool, paused: bool = False, 
     return "paused" if paused else "running"
 
 
-async def run_state(bus: Bus, goes_on: bool, steps: int | None, now: float) -> RunState:
-    """Read the log, and say how the run stands at ``now``, in seconds since the epoch."""
-    watch = Watch(bus)
+async def run_state(bus: Bus, goes_on: bool, folder: RunFolder, clock: Callable[[], float] = time.time) -> RunState:
+    """Read the log, and say how the run stands then; ``folder`` may hold its configuration. Times are of the epoch."""
+    config = config_of(folder)
+    watch = Watch(bus, HEARTBEAT_S if config is None else config.generator.metric_interval_s)
     await watch.catch_up()
+    steps, now = None if config is None else config.run.steps, clock()
     tasks, rollouts = (await bus.state(TASKS)).last_sequence, (await bus.state(ROLLOUTS)).last_sequence
     return state_of(watch.view, goes_on=goes_on, steps=steps, now=now, tasks=tasks, rollouts=rollouts)
 
@@ -153,12 +177,13 @@ def state_of(view: RunView, *, goes_on: bool, steps: int | None, now: float, tas
         paused=view.paused,
         stopped=stopped,
         dead_letters=len(view.dead),
-        roles=[_role_state(role, goes_on, now) for _, role in sorted(view.roles.items())],
+        silent=silences(view, now) if goes_on else [],
+        roles=[_role_state(view, role, goes_on, now) for _, role in sorted(view.roles.items())],
     )
 
 
-def _role_state(role: RoleView, goes_on: bool, now: float) -> RoleState:
-    alive = goes_on and role.state != "stopped" and role.silent_for(now) is None
+def _role_state(view: RunView, role: RoleView, goes_on: bool, now: float) -> RoleState:
+    alive = goes_on and role.state != "stopped" and view.silent_for(role, now) is None
     return RoleState(
         role=role.role,
         id=role.id,

@@ -60,6 +60,7 @@ class Supervisor:
         self._settings = settings
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._finished = asyncio.Event()
+        self._restarts = 0
         self.on_restart: Callable[[str, int, float], None] = lambda name, code, delay_s: None
         """Told of each death: role, exit code, seconds until it is started again."""
 
@@ -80,6 +81,11 @@ class Supervisor:
             await asyncio.gather(*keeping, *endings, return_exceptions=True)
             await self._end_all()
 
+    @property
+    def gauges(self) -> dict[str, float]:
+        """``roles``: processes that run; ``restarts``: deaths so far after which one was started again."""
+        return {"roles": len(self._processes), "restarts": self._restarts}
+
     async def _keep(self, command: RoleCommand) -> None:
         """Run one role, again and again, until it ends well."""
         quick_deaths, back_off_s = 0, FIRST_BACK_OFF_S
@@ -97,6 +103,7 @@ class Supervisor:
                 quick_deaths += 1
             if code == FINAL or quick_deaths >= self._settings.quick_deaths:
                 raise RunError(self._given_up(command, code, quick_deaths))
+            self._restarts += 1
             self.on_restart(command.name, code, back_off_s)
             await asyncio.sleep(back_off_s)
             back_off_s = min(2 * back_off_s, GREATEST_BACK_OFF_S)
@@ -125,6 +132,7 @@ class Supervisor:
         processes = list(self._processes.values())
         for process in processes:
             signal_group(process.pid, signal.SIGTERM)
+            signal_group(process.pid, signal.SIGCONT)  # A process that a signal stopped takes no SIGTERM.
         await _all_ended(processes, self._settings.stop_grace_s)
         for process in processes:
             signal_group(process.pid, signal.SIGKILL)

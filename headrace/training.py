@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bus import Address, Bus, BusThread, Ledger, Telemetry, WeightsStore
+from bus import Address, Bus, BusThread, Ledger, Telemetry, open_run_files, open_weights, stream_config
 from consumers.trainer import (
     Interrupt,
     Interrupted,
@@ -25,11 +25,12 @@ from consumers.trainer import (
     cpu_features,
     library_versions,
 )
-from headrace.models import check_model
-from schemas import ROLLOUTS
+from headrace.models import check_model, make_model
+from schemas import LEDGER, ROLLOUTS, Weights
 
-from . import logs
-from .config import RunConfig, digest, store
+from . import heartbeat, logs
+from .config import RunConfig, digest, encoded, store
+from .continuation import check_unchanged_since_step, finished
 from .folder import RunFolder
 from .roles import stop_on_request
 
@@ -40,14 +41,12 @@ ACK_WAIT_S = 3600.0
 CALL_TIMEOUT_S = 60.0
 
 
-def train(config: RunConfig, address: Address, folder: RunFolder) -> None:
-    """Train until the run's last step is committed, or until asked to end: SystemExit where a signal asks."""
+def train(config: RunConfig, address: Address, folder: RunFolder, *, accept_changes: bool = False) -> None:
+    """Train until the run's last step is committed, or until asked to end: SystemExit where a signal asks.
+
+    Raises RunError where the configuration is another one than the run's, unless ``accept_changes``.
+    """
     version: int | None = None
-
-    def on_version(announced: int) -> None:
-        nonlocal version
-        version = announced
-
     stopped = False
 
     def on_stop() -> None:
@@ -56,14 +55,26 @@ def train(config: RunConfig, address: Address, folder: RunFolder) -> None:
         os.kill(os.getpid(), signal.SIGTERM)  # The main thread may be anywhere: this interrupts it.
 
     logs.configure(config.run.name, f"trainer/{config.trainer.instance}", lambda: version)
-    check_model(Path(config.model.path))
-    if not folder.exists:  # `headrace up` has made it; a trainer on its own does
-        folder.make()
-        store(config, folder.path)
     interrupt = Interrupt()
     interrupt.install()
     try:
         with _bus_thread(config, address) as thread:
+            if not _has_steps_left(config, thread, folder, accept_changes):
+                return
+            # `headrace up` has made model and folder; a trainer on its own does.
+            make_model(config.model, say=log.info)
+            folder.make()
+            store(config, folder.path)
+            begun = thread.call(lambda bus: bus.last(LEDGER, Weights), CALL_TIMEOUT_S) is not None
+            if not begun:  # So early, because generators load the model while the trainer loads its own.
+                _put_run_files(config, thread)
+
+            def on_version(announced: int) -> None:
+                nonlocal version
+                if begun and version is None:  # Only now is it known to be the model that the run started from.
+                    _put_run_files(config, thread)
+                version = announced
+
             trainer = _build(config, thread, folder, interrupt)
             with _telling(thread, trainer, config, on_stop):
                 trainer.run(on_version)
@@ -83,15 +94,40 @@ def _bus_thread(config: RunConfig, address: Address) -> Iterator[BusThread]:
         thread.stop()
 
 
+def _has_steps_left(config: RunConfig, thread: BusThread, folder: RunFolder, accept_changes: bool) -> bool:
+    """Whether there is something to train here, said before torch is loaded.
+
+    Raises StreamMismatch, RunError where the configuration has changed, and Fenced where another trainer is alive.
+    """
+
+    async def check(bus: Bus) -> str | None:
+        await bus.verify_topology(config.log, config.weights)
+        if not accept_changes:
+            await check_unchanged_since_step(bus, config, folder)
+        if (words := await finished(bus, config, folder.checkpoints)) is None:
+            await check_takeover(bus, config.trainer.instance, time.time())
+        return words
+
+    words = thread.call(check, CALL_TIMEOUT_S)
+    if words is not None:
+        log.info("%s", words)
+    return words is None
+
+
+def _put_run_files(config: RunConfig, thread: BusThread) -> None:
+    """Let generators that share nothing with us take model and configuration from NATS."""
+    if config.weights.store == "jetstream":
+        model, payload = Path(config.model.path), encoded(config)
+        for name in thread.call(lambda bus: open_run_files(bus).put(model, payload), None):
+            log.info("%s is put into NATS", name)
+
+
 def _build(config: RunConfig, thread: BusThread, folder: RunFolder, interrupt: Interrupt) -> Trainer:
-    thread.call(lambda bus: bus.verify_topology(config.log), CALL_TIMEOUT_S)
-    thread.call(lambda bus: check_takeover(bus, config.trainer.instance, time.time()), CALL_TIMEOUT_S)
     publication = Publication(
         thread,
-        thread.call(_open_ledger, CALL_TIMEOUT_S),
-        WeightsStore(folder.weights, config.weights.keep),
+        thread.call(_ledger, CALL_TIMEOUT_S),
+        open_weights(thread.bus, config.weights, shared=folder.weights, cache=folder.cache("trainer")),
         run=config.run.name,
-        instance=config.trainer.instance,
         dtype=config.weights.dtype,
     )
     return Trainer(
@@ -107,6 +143,7 @@ def _build(config: RunConfig, thread: BusThread, folder: RunFolder, interrupt: I
         run=config.run.name,
         steps=config.run.steps,
         purges=config.log.keep == "checkpoints",
+        log_limit_bytes=stream_config(ROLLOUTS, config.run.name, config.log, config.weights)["max_bytes"],
         vocabulary=check_model(Path(config.model.path)).vocabulary,
         interrupt=interrupt,
     )
@@ -138,28 +175,28 @@ def build_learner(config: RunConfig, checkpoints: Path) -> Learner:
     )
 
 
-async def _open_ledger(bus: Bus) -> Ledger:
-    """The ledger to continue."""
-    ledger = Ledger(bus, secrets.token_hex(8))
-    await ledger.open()
-    return ledger
+async def _ledger(bus: Bus) -> Ledger:
+    """The ledger to continue, by a writer that there was none of before."""
+    return Ledger(bus, secrets.token_hex(8))
 
 
 @contextmanager
 def _telling(thread: BusThread, trainer: Trainer, config: RunConfig, on_stop: Callable[[], None]) -> Iterator[None]:
     """Telemetry, and a person's ``stop``, while the trainer runs."""
 
-    async def begin(bus: Bus) -> tuple[Telemetry, asyncio.Task[None]]:
+    async def begin(bus: Bus) -> tuple[Telemetry, list[asyncio.Task[None]]]:
         telemetry = Telemetry(bus, lambda: trainer.gauges, interval_s=config.generator.metric_interval_s)
         await telemetry.__aenter__()
         telemetry.ready()
-        end = asyncio.create_task(stop_on_request(bus, on_stop))
-        return telemetry, end
+        listening = asyncio.create_task(stop_on_request(bus, on_stop))
+        beating = asyncio.create_task(heartbeat.keep_beating(lambda: bus.connected))
+        return telemetry, [listening, beating]
 
-    telemetry, listening = thread.call(begin, CALL_TIMEOUT_S)
+    telemetry, tasks = thread.call(begin, CALL_TIMEOUT_S)
 
     async def end(_: Bus) -> None:
-        listening.cancel()
+        for task in tasks:
+            task.cancel()
         await telemetry.__aexit__(None, None, None)
 
     try:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
 
-from bus import Bus, BusRole, connect
+from bus import Bus, BusRole, Telemetry, connect
+from consumers.trainer import RoomWatch
 from headrace.models import make_model
-from schemas import LEDGER, ROLLOUTS, ConfigError, RunError, Step, Weights
+from schemas import ROLLOUTS, ConfigError, RunError
 
 from . import config as configuration
 from .config import RunConfig
+from .continuation import check_unchanged, finished
 from .doctor import engine, played, port
 from .folder import RunFolder
 from .hosted_server import HostedServer
+from .log_room import room_of
 from .progress import Progress
+from .pulse import Pulse
 from .server import environment_for, turn
+from .silence import Silence, silent_server
 from .summary import Summary, summarize
 from .supervisor import RoleCommand, Supervisor
 from .view import RunView
@@ -38,13 +44,14 @@ def up(config: RunConfig, parent: Path, console: Console, *, accept_changes: boo
     """
     folder = RunFolder(parent / config.run.name)
     _check_possible(config)
-    _check_unchanged(config, folder, accept_changes)
+    if not accept_changes:
+        check_unchanged(config, folder)
     folder.make()
     make_model(config.model, say=lambda text: console.print(text, highlight=False, markup=False))
     with turn(folder):
         server = HostedServer(folder)
     try:
-        return asyncio.run(_run(config, folder, server, console))
+        return asyncio.run(_run(config, folder, server, console, accept_changes))
     finally:
         server.stop()
 
@@ -61,61 +68,57 @@ def _check_possible(config: RunConfig) -> None:
             raise ConfigError(": ".join(filter(None, (finding.detail, finding.remedy))))
 
 
-def _check_unchanged(config: RunConfig, folder: RunFolder, accept_changes: bool) -> None:
-    if not folder.exists or accept_changes:
-        return
-    changes = configuration.differences(configuration.stored(folder.path), config)
-    if changes:
-        raise RunError(
-            f"run {config.run.name!r} was started with another configuration ({'; '.join(changes)}): "
-            "give the run another name with --set run.name=NAME, or go on with --accept-changes"
-        )
-
-
-async def _run(config: RunConfig, folder: RunFolder, server: HostedServer, console: Console) -> Summary:
+async def _run(
+    config: RunConfig, folder: RunFolder, server: HostedServer, console: Console, accept_changes: bool
+) -> Summary:
     bus = await connect(server.address("supervisor"), run=config.run.name, role="supervisor", id="up")
     try:
-        await bus.apply_topology(config.log)
-        await _check_unfinished(bus, config)
+        await bus.apply_topology(config.log, config.weights)
+        if (words := await finished(bus, config, folder.checkpoints)) is not None:
+            raise RunError(words)
         configuration.store(config, folder.path)
-        watch = Watch(bus)
+        watch = Watch(bus, config.generator.metric_interval_s)
         await watch.catch_up()
         watch.view.stopped = False  # what was asked of an earlier `headrace up`
-        await _supervise(config, folder, server, watch, console)
+        commands = role_commands(config, folder, server, accept_changes=accept_changes)
+        await _supervise(config, folder, server, bus, watch, console, commands)
         await watch.catch_up()
         return summarize(watch.view, rollouts_published=(await bus.state(ROLLOUTS)).last_sequence)
     finally:
         await bus.close()
 
 
-async def _check_unfinished(bus: Bus, config: RunConfig) -> None:
-    last, weights = await bus.last(LEDGER, Step), await bus.last(LEDGER, Weights)
-    if last is None or not isinstance(last.event, Step) or last.event.number < config.run.steps:
-        return
-    if weights is None or not isinstance(weights.event, Weights) or weights.event.version < last.event.number:
-        return  # It was killed between its last step and the announcement of the weights: the trainer makes up for it.
-    raise RunError(
-        f"run {config.run.name!r} is finished: step {last.event.number} of {config.run.steps} is committed. "
-        f"Extend it with --set run.steps={2 * last.event.number}, or start another with --set run.name=NAME"
-    )
-
-
 async def _supervise(
-    config: RunConfig, folder: RunFolder, server: HostedServer, watch: Watch, console: Console
+    config: RunConfig,
+    folder: RunFolder,
+    server: HostedServer,
+    bus: Bus,
+    watch: Watch,
+    console: Console,
+    commands: Sequence[RoleCommand],
 ) -> None:
-    stop, view = asyncio.Event(), watch.view
+    stop, view, pulse = asyncio.Event(), watch.view, Pulse(bus)
+
+    def on_signal() -> None:
+        server.wake()  # Where a signal stopped it, the roles could not say their last words.
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    supervisor = Supervisor(role_commands(config, folder, server), folder.logs, config.supervisor)
-    with Progress(view, config.run.steps, console) as progress:
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    supervisor = Supervisor(commands, folder.logs, config.supervisor)
+    server_silence = partial(_server_silence, folder, pulse, view.silent_after_s)
+    with Progress(view, config.run.steps, console, server=server_silence) as progress:
         progress.say(f"run {config.run.name} in {folder.path}: {config.run.steps} steps; logs in {folder.logs}")
         supervisor.on_restart = lambda name, code, delay_s: progress.say(
             f"{name} ended with {code} and is started again in {delay_s:g} s"
         )
-        async with watch.following() as changed:
+        telemetry = Telemetry(bus, lambda: supervisor.gauges, interval_s=config.generator.metric_interval_s)
+        async with telemetry, watch.following() as changed:
+            telemetry.ready()
             aside = [
                 asyncio.create_task(_show(progress, view, changed, stop)),
-                asyncio.create_task(server.keep(lambda: progress.say("nats-server has died and is started again"))),
+                asyncio.create_task(server.keep(progress.say)),
+                asyncio.create_task(pulse.feel()),
             ]
             try:
                 await _with_aside(supervisor.run(stop), aside)
@@ -126,6 +129,11 @@ async def _supervise(
             f"run {config.run.name!r} was stopped after step {view.committed} of {config.run.steps}: "
             "the same command goes on with it"
         )
+
+
+def _server_silence(folder: RunFolder, pulse: Pulse, after_s: float, now: float) -> Silence | None:
+    since = pulse.silent_since(now, after_s)
+    return None if since is None else silent_server(folder, now, since)
 
 
 async def _with_aside(main: Coroutine[Any, Any, None], aside: list[asyncio.Task[None]]) -> None:
@@ -142,8 +150,11 @@ async def _with_aside(main: Coroutine[Any, Any, None], aside: list[asyncio.Task[
 
 
 async def _show(progress: Progress, view: RunView, changed: asyncio.Event, stop: asyncio.Event) -> None:
+    room_watch = RoomWatch()
     while True:
         progress.update()
+        if (words := room_watch.news(room_of(view))) is not None:
+            progress.say(words)
         if view.stopped:
             stop.set()
         changed.clear()
@@ -153,8 +164,10 @@ async def _show(progress: Progress, view: RunView, changed: asyncio.Event, stop:
             continue
 
 
-def role_commands(config: RunConfig, folder: RunFolder, server: HostedServer) -> list[RoleCommand]:
-    """The processes of a run on one machine."""
+def role_commands(
+    config: RunConfig, folder: RunFolder, server: HostedServer, *, accept_changes: bool = False
+) -> list[RoleCommand]:
+    """The processes of a run on one machine. ``accept_changes``: the trainer goes on with another configuration."""
     stored = str(folder.path / configuration.FILE_NAME)
     place = ["--dir", str(folder.path.parent)]
 
@@ -167,7 +180,7 @@ def role_commands(config: RunConfig, folder: RunFolder, server: HostedServer) ->
         )
 
     commands = [
-        command("trainer", "trainer", "train", essential=True),
+        command("trainer", "trainer", "train", *(["--accept-changes"] if accept_changes else []), essential=True),
         command("dispatcher", "dispatcher", "dispatch"),
     ]
     commands += [

@@ -10,10 +10,13 @@ from collections import Counter
 import msgspec
 
 from bus import Logged
+from producers.generator.settings import GeneratorSettings
 from schemas import Closed, Control, Dead, Lifecycle, Metric, Step, Weights
 
-SILENT_AFTER_S = 15.0
-"""A role that published nothing for so long is shown as silent."""
+HEARTBEAT_S = GeneratorSettings().metric_interval_s
+"""Seconds between two heartbeats of a role, where the run's configuration is not at hand."""
+MISSED_BEATS = 7.5
+"""A role that was not heard for so many heartbeats is shown as silent."""
 
 
 class RoleView(msgspec.Struct, kw_only=True):
@@ -31,11 +34,6 @@ class RoleView(msgspec.Struct, kw_only=True):
     """Times that it was started again after a death, rather than after an orderly end."""
     gauges: dict[str, float] = {}
     note: str = ""
-
-    def silent_for(self, now: float) -> float | None:
-        """Seconds since its last sign of life, when that is too long for a role that has not stopped."""
-        silence = now - self.last_seen
-        return silence if self.state != "stopped" and silence > SILENT_AFTER_S else None
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +62,12 @@ class SwapView(msgspec.Struct, frozen=True, kw_only=True):
 class RunView:
     """Fold events with ``apply``; read the fields."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, interval_s: float = HEARTBEAT_S) -> None:
+        """``interval_s``: seconds between two heartbeats of a role, ``generator.metric_interval_s``."""
         self.run = run
+        self.silent_after_s = MISSED_BEATS * interval_s
+        self.listening_since = 0.0
+        """Before it nobody could be heard from here: the server, or this process, had stopped."""
         self.began_at: float | None = None
         self.last_at = 0.0
         self.steps: list[StepView] = []
@@ -91,6 +93,12 @@ class RunView:
     def alive(self) -> list[RoleView]:
         """Instances that have not said that they stopped."""
         return [role for role in self.roles.values() if role.state != "stopped"]
+
+    def silent_for(self, role: RoleView, now: float) -> float | None:
+        """Seconds since its last sign of life, when that is too long for a role that has not stopped."""
+        if role.state == "stopped" or now - max(role.last_seen, self.listening_since) <= self.silent_after_s:
+            return None
+        return now - role.last_seen
 
     def of_role(self, role: str) -> list[RoleView]:
         """Its instances, stopped ones included."""
@@ -123,7 +131,7 @@ class RunView:
                 self._live(lifecycle, logged.time)
             case Metric() as metric:
                 role = self._role(metric.role, metric.id, logged.time)
-                role.gauges, role.version = metric.gauges, metric.version
+                role.gauges, role.version, role.note = metric.gauges, metric.version, metric.note
             case Control() as control:
                 self._control(control, logged.time)
             case Dead():
@@ -145,6 +153,8 @@ class RunView:
 
     def _live(self, event: Lifecycle, at: float) -> None:
         role = self._role(event.role, event.id, at)
+        if event.state == "stopped" and (event.pid, event.host) != (role.pid, role.host) and role.pid:
+            return  # The end of a process whose place another one of its name has taken.
         if event.state == "started":
             role.restarts += role.pid != 0 and role.state != "stopped"
             self.last_start_at = max(self.last_start_at, at)

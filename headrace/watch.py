@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from bus import Bus, Logged
 from schemas import CONTROL, DEAD, LEDGER, TELEMETRY, StreamSpec
 
-from .view import RunView
+from .view import HEARTBEAT_S, RunView
 
 WATCHED: tuple[StreamSpec, ...] = (LEDGER, TELEMETRY, CONTROL, DEAD)
 
@@ -17,8 +17,9 @@ WATCHED: tuple[StreamSpec, ...] = (LEDGER, TELEMETRY, CONTROL, DEAD)
 class Watch:
     """Reads each stream from where it last stopped reading, so that no event is counted twice."""
 
-    def __init__(self, bus: Bus) -> None:
-        self.view = RunView(bus.run)
+    def __init__(self, bus: Bus, interval_s: float = HEARTBEAT_S) -> None:
+        """``interval_s``: see RunView."""
+        self.view = RunView(bus.run, interval_s)
         self._bus = bus
         self._next = {spec.kind: 1 for spec in WATCHED}
 

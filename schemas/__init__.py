@@ -66,20 +66,23 @@ from .streams import (
     STREAMS,
     TASKS,
     TELEMETRY,
+    WEIGHTS_BUCKET,
+    BucketSpec,
     StreamSpec,
     stream_for,
 )
 from .subjects import PREFIX, check_name, subject_filter, subject_of
-from .validation import MAX_ROLLOUT_TOKENS, validate
+from .validation import GREATEST_LOGPROB, LEAST_LOGPROB, MAX_ROLLOUT_TOKENS, check_outcome, validate
 
 __all__ = [
-    "CONTROL", "DEAD", "EVENT_TYPES", "JSON", "LEDGER", "MAX_PAYLOAD_BYTES", "MAX_ROLLOUT_TOKENS", "MESSAGE_ID",
-    "MSGPACK", "PREFIX", "ROLLOUTS", "STREAMS", "TASKS", "TELEMETRY", "AnyEvent", "BusError", "Closed",
-    "ConfigError", "Control", "Dead", "EngineError", "EnvironmentFault", "EnvironmentSettings", "Event",
-    "EventInvalid", "Failure", "Fenced", "GroupTask", "HeadraceError", "LeftOutReason", "Lifecycle", "LogGap",
-    "Metric", "ModelError", "ModelSettings", "Natural", "PolicySettings", "Positive", "PublishFailed", "Role",
-    "Rollout", "RunError", "RunSettings", "ServerUnfit", "ServerUnreachable", "Span", "Step", "StreamMismatch",
-    "StreamSpec", "Task", "Term", "Timings", "TrainedGroup", "Turn", "Weights", "WeightsError", "as_json",
-    "check_name", "content_type", "decode", "decode_as", "encode", "event_name", "event_tag", "headers_of",
-    "message_id", "stream_for", "subject_filter", "subject_of", "validate",
+    "CONTROL", "DEAD", "EVENT_TYPES", "GREATEST_LOGPROB", "JSON", "LEAST_LOGPROB", "LEDGER", "MAX_PAYLOAD_BYTES",
+    "MAX_ROLLOUT_TOKENS", "MESSAGE_ID", "MSGPACK", "PREFIX", "ROLLOUTS", "STREAMS", "TASKS", "TELEMETRY",
+    "WEIGHTS_BUCKET", "AnyEvent", "BucketSpec", "BusError", "Closed", "ConfigError", "Control", "Dead",
+    "EngineError", "EnvironmentFault", "EnvironmentSettings", "Event", "EventInvalid", "Failure", "Fenced",
+    "GroupTask", "HeadraceError", "LeftOutReason", "Lifecycle", "LogGap", "Metric", "ModelError", "ModelSettings",
+    "Natural", "PolicySettings", "Positive", "PublishFailed", "Role", "Rollout", "RunError", "RunSettings",
+    "ServerUnfit", "ServerUnreachable", "Span", "Step", "StreamMismatch", "StreamSpec", "Task", "Term", "Timings",
+    "TrainedGroup", "Turn", "Weights", "WeightsError", "as_json", "check_name", "check_outcome", "content_type",
+    "decode", "decode_as", "encode", "event_name", "event_tag", "headers_of", "message_id", "stream_for",
+    "subject_filter", "subject_of", "validate",
 ]  # fmt: skip

@@ -86,8 +86,8 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a rollout cannot be trained."""
 
-    kind: Literal["environment", "timeout", "stale", "engine", "too_long", "redelivered"]
-    """The boundary that it failed at."""
+    kind: Literal["environment", "timeout", "stale", "engine", "too_long", "redelivered", "refused"]
+    """The boundary that it failed at; ``refused`` where its task, or what came of it, cannot be one of the run."""
     message: Annotated[str, msgspec.Meta(max_length=4096)]
     """For people: what happened."""
 
@@ -281,7 +281,8 @@ class Weights(Event, frozen=True, kw_only=True, tag="weights.v1"):
     size_bytes: Natural
     """Of the file."""
     location: str
-    """Content-addressed place: ``file:<sha256>`` is a folder of the run's weights store."""
+    """Content-addressed place: ``file:<sha256>`` is a folder of the run's weights store, and
+    ``jetstream:<bucket>/<sha256>`` an object in NATS."""
     format: Literal["safetensors"] = "safetensors"
     """Of the file."""
     dtype: Literal["float32", "bfloat16"]
@@ -322,6 +323,8 @@ class Metric(Event, frozen=True, kw_only=True, tag="metric.v1"):
     """Weights version that it has now; None where it has none."""
     gauges: dict[str, float]
     """Name to value, at the time of the event."""
+    note: str = ""
+    """What holds it up, in words; empty while nothing does."""
 
 
 class Control(Event, frozen=True, kw_only=True, tag="control.v1"):

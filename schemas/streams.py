@@ -33,11 +33,11 @@ MAX_PAYLOAD_BYTES = 8 * MIB
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One stream of a run."""
 
-    kind: Literal["TASKS", "ROLLOUTS", "LEDGER", "TELEMETRY", "DEAD", "CONTROL"]
+    kind: Literal["TASKS", "ROLLOUTS", "LEDGER", "TELEMETRY", "DEAD", "CONTROL", "WEIGHTS"]
     events: tuple[type[Event], ...]
     discard: Literal["new", "old"]
     max_bytes: int | None
-    """Limit of the stream; None where the run's configuration gives it (``log.max_gib``)."""
+    """Limit of the stream; None where the run's configuration gives it (``log.max_gib``, ``weights.max_gib``)."""
     duplicate_window_s: float
     """How long the server itself remembers message ids; consumers remember for good."""
 
@@ -63,6 +63,23 @@ TELEMETRY = StreamSpec(
 DEAD = StreamSpec(kind="DEAD", events=(Dead,), discard="new", max_bytes=256 * MIB, duplicate_window_s=120)
 CONTROL = StreamSpec(kind="CONTROL", events=(Control,), discard="old", max_bytes=1 * MIB, duplicate_window_s=120)
 STREAMS: tuple[StreamSpec, ...] = (TASKS, ROLLOUTS, LEDGER, TELEMETRY, DEAD, CONTROL)
+
+
+class BucketSpec(StreamSpec, frozen=True, kw_only=True):
+    """The stream under an object-store bucket, laid out as all NATS clients do it (ADR-20); it has no events."""
+
+    def bucket(self, run: str) -> str:
+        return f"{run}_{self.kind.lower()}"
+
+    def name(self, run: str) -> str:
+        return f"OBJ_{self.bucket(run)}"
+
+    def subjects(self, run: str) -> list[str]:
+        return [f"$O.{self.bucket(run)}.{part}.>" for part in ("C", "M")]
+
+
+WEIGHTS_BUCKET = BucketSpec(kind="WEIGHTS", events=(), discard="new", max_bytes=None, duplicate_window_s=120)
+"""Only where weights travel through NATS (``weights.store``), so it is not one of STREAMS."""
 
 
 def stream_for(event: Event | type[Event]) -> StreamSpec:

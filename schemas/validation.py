@@ -6,21 +6,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from .errors import EventInvalid
-from .events import Closed, Control, Event, GroupTask, Lifecycle, Metric, Rollout, Step, TrainedGroup
+from .events import Closed, Control, Event, GroupTask, Lifecycle, Metric, Rollout, Step, Timings, TrainedGroup
 from .subjects import subject_of
 
 MAX_ROLLOUT_TOKENS = 1_000_000
 """8 MB of payload at 8 bytes a token: the largest message that NATS advises."""
 MAX_GROUP_SIZE = 4096
 MAX_TURNS = 100_000
-MAX_VERSION = 2**31 - 1
-"""Versions of tokens are kept as int32."""
+MAX_VERSION = MAX_COUNT = 2**31 - 1
+"""Versions of tokens, and what is counted, are kept as int32."""
+MAX_NUMBER = 2**53
+"""Of a group or an index: readers of JSON keep whole numbers up to here."""
+MAX_REWARD, MAX_METRIC, MAX_METRICS, MAX_NAME = 1e6, 1e12, 256, 128
+"""Means over such figures are finite, in float32 too, and a step's event stays within a message."""
+LEAST_LOGPROB, GREATEST_LOGPROB = -1e4, 1e-3
+"""No sampler takes a token below, and sums of differences stay finite. A probability above one means that the numbers
+are not log-probabilities; 1e-3 allows for rounding."""
+MAX_TIME_S = 1e10
+"""Seconds since the epoch that a calendar can show."""
 MAX_DATA_DEPTH = 64
 """Levels of a task's ``data``; a stack cannot overflow on the way to an environment."""
 
@@ -32,17 +41,19 @@ def validate(event: Event) -> None:
         case Rollout():
             _check_rollout(event)
         case GroupTask():
-            _require(event.size <= MAX_GROUP_SIZE, f"size {event.size} exceeds {MAX_GROUP_SIZE}")
+            _check_at_most(MAX_GROUP_SIZE, size=event.size)
+            _check_at_most(MAX_NUMBER, group=event.group, index=event.index)
+            _check_at_most(MAX_VERSION, least_version=event.least_version)
             _check_json(event.task.data)
         case Step():
             _check_step(event)
         case Closed():
             _check_finite(r for r in event.rewards if r is not None)
-            _check_finite(event.metrics.values())
+            _check_figures("metrics", event.metrics)
         case Metric():
-            _check_finite(event.gauges.values())
+            _check_figures("gauges", event.gauges)
         case Lifecycle():
-            _check_finite(event.details.values())
+            _check_figures("details", event.details)
         case Control():
             _require((event.limit is not None) == (event.action == "limit"), "limit belongs to action 'limit'")
 
@@ -55,6 +66,16 @@ def _require(holds: bool, reason: str) -> None:
 def _check_finite(values: Iterable[float]) -> None:
     for value in values:
         _require(math.isfinite(value), f"number {value} is not finite")
+
+
+def _check_figures(field: str, figures: Mapping[str, float]) -> None:
+    for name, value in figures.items():
+        _require(math.isfinite(value), f"number {value} is not finite: {name!r} of {field}")
+
+
+def _check_at_most(most: float, **fields: float) -> None:
+    for field, value in fields.items():
+        _require(value <= most, f"{field} {value} exceeds {most}")
 
 
 def _check_json(value: Any, depth: int = 0) -> None:
@@ -80,8 +101,11 @@ def _check_rollout(rollout: Rollout) -> None:
     n_tokens, n_sampled = len(rollout.tokens) // 4, len(rollout.logprobs) // 4
     _require(n_tokens <= MAX_ROLLOUT_TOKENS, f"{n_tokens} tokens exceed {MAX_ROLLOUT_TOKENS}")
     _require(rollout.member < MAX_GROUP_SIZE, f"member {rollout.member} is not below {MAX_GROUP_SIZE}")
+    _check_at_most(MAX_NUMBER, group=rollout.group, index=rollout.index)
+    _check_at_most(MAX_COUNT, attempt=rollout.attempt, swaps_during=rollout.swaps_during)
     _require(rollout.generator.isprintable(), f"generator {rollout.generator!r} cannot be a header")
     _require(len(rollout.turns) <= MAX_TURNS, f"{len(rollout.turns)} turns exceed {MAX_TURNS}")
+    _check_at_most(MAX_COUNT, cached=max((turn.cached for turn in rollout.turns), default=0))
     in_turns = sum(turn.context + turn.sampled for turn in rollout.turns)
     _require(in_turns == n_tokens, f"turns cover {in_turns} of {n_tokens} tokens")
     in_replies = sum(turn.sampled for turn in rollout.turns)
@@ -92,13 +116,30 @@ def _check_rollout(rollout: Rollout) -> None:
     if n_sampled:
         logprobs = rollout.logprob_values()
         _require(bool(np.isfinite(logprobs).all()), "a logprob is not finite")
-        # A probability above one means that the numbers are not log-probabilities; 1e-3 allows for rounding.
-        _require(float(logprobs.max()) <= 1e-3, "a logprob is above 0")
+        _require(float(logprobs.max()) <= GREATEST_LOGPROB, "a logprob is above 0")
+        _require(float(logprobs.min()) >= LEAST_LOGPROB, f"a logprob is below {LEAST_LOGPROB:g}")
     _require((rollout.reward is None) == (rollout.error is not None), "exactly one of reward and error is needed")
     _require(rollout.error is not None or n_sampled > 0, "a rollout with a reward has no sampled token")
-    _check_finite([] if rollout.reward is None else [rollout.reward])
-    _check_finite(rollout.metrics.values())
-    _check_finite((rollout.timings.started_at, rollout.timings.total_s, rollout.timings.sampling_s))
+    check_outcome(rollout.reward, rollout.metrics)
+    _check_timings(rollout.timings)
+
+
+def check_outcome(reward: float | None, metrics: Mapping[str, float]) -> None:
+    """Raise EventInvalid for a reward or metrics, plain numbers by name, that a rollout cannot have."""
+    _check_finite([] if reward is None else [reward])
+    _check_finite(metrics.values())
+    _require(abs(reward or 0.0) <= MAX_REWARD, f"reward {reward} is beyond {MAX_REWARD:g}")
+    _require(len(metrics) <= MAX_METRICS, f"{len(metrics)} metrics exceed {MAX_METRICS}")
+    for name, value in metrics.items():
+        _require(len(name) <= MAX_NAME, f"a metric has a name of {len(name)} characters, more than {MAX_NAME}")
+        _require(abs(value) <= MAX_METRIC, f"metric {name!r} is {value}, beyond {MAX_METRIC:g}")
+
+
+def _check_timings(timings: Timings) -> None:
+    _check_finite((timings.started_at, timings.total_s, timings.sampling_s))
+    _require(0 <= timings.started_at <= MAX_TIME_S, f"started_at {timings.started_at} is no time of day")
+    for duration_s in (timings.total_s, timings.sampling_s):
+        _require(abs(duration_s) <= MAX_TIME_S, f"{duration_s} s is no duration")
 
 
 def _check_spans(rollout: Rollout, n_sampled: int) -> None:
@@ -115,8 +156,9 @@ def _check_spans(rollout: Rollout, n_sampled: int) -> None:
 def _check_step(step: Step) -> None:
     for group in step.groups:
         _check_trained_group(group)
-    for metrics in (step.metrics, *step.env_metrics.values()):
-        _check_finite(metrics.values())
+    _check_figures("metrics", step.metrics)
+    for env, metrics in step.env_metrics.items():
+        _check_figures(f"metrics of {env}", metrics)
     trained = sum(a is not None for group in step.groups for a in group.advantages)
     packed = sorted(i for micro_batch in step.packing for row in micro_batch for i in row)
     _require(packed == list(range(trained)), f"packing does not hold each of {trained} members once")

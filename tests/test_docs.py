@@ -25,7 +25,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 TABLES = RunConfig.__struct_fields__
 OF_A_CONFIG = ("up", "dispatch", "generate", "train", "sink", "topology", "doctor")
 """Commands whose ``--set`` is a key of the configuration."""
-NOT_OURS = {"--translate", "--headers-only"}
+NOT_OURS = {"--translate", "--headers-only", "--context"}
 """Options of the nats CLI."""
 NO_KEY = re.compile(r"\.(?:safetensors|json|log|toml|py|v\d+)$")
 """How files' names and events' tags end, which may look like keys."""

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 DEADLINE_S = 30.0
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Return when ``holds``. Raises TimeoutError where it does not within ``DEADLINE_S``."""
-    async with asyncio.timeout(DEADLINE_S):
+async def eventually(holds: Callable[[], Awaitable[bool]], *, deadline_s: float = DEADLINE_S) -> None:
+    """Return when ``holds``. Raises TimeoutError where it does not within ``deadline_s``."""
+    async with asyncio.timeout(deadline_s):
         while not await holds():  # noqa: ASYNC110 - what is waited for tells nobody
             await asyncio.sleep(0.02)

@@ -3,10 +3,12 @@
 ``titan``, which loads torch and torchtitan, is not loaded through this door.
 """
 
+from .checkpoint_folder import CheckpointDamaged, CheckpointUnusable, checkpoint_steps
 from .interrupt import Interrupt, Interrupted
 from .judgement import Rules
 from .learner import Learner
 from .ledger_view import LedgerView
+from .log_room import Room, RoomWatch
 from .machine import cpu_features, library_versions
 from .publication import Exported, Publication
 from .recovery import load_newest_checkpoint, read_steps, train_again
@@ -15,7 +17,7 @@ from .takeover import check_takeover
 from .trainer import Provenance, Trainer
 
 __all__ = [
-    "Exported", "Interrupt", "Interrupted", "Learner", "LedgerView", "Provenance", "Publication", "Rules", "Trainer",
-    "TrainerSettings", "check_takeover", "cpu_features", "library_versions", "load_newest_checkpoint", "read_steps",
-    "train_again",
+    "CheckpointDamaged", "CheckpointUnusable", "Exported", "Interrupt", "Interrupted", "Learner", "LedgerView",
+    "Provenance", "Publication", "Room", "RoomWatch", "Rules", "Trainer", "TrainerSettings", "check_takeover",
+    "checkpoint_steps", "cpu_features", "library_versions", "load_newest_checkpoint", "read_steps", "train_again",
 ]  # fmt: skip

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from bus import Delivery
-from schemas import Closed, Rollout, TrainedGroup
+import msgspec
+
+from bus import Delivery, Logged
+from schemas import Closed, Failure, Rollout, TrainedGroup
 
 from .failures import FailureWatch
 from .groups import Assembly, Group
 from .judgement import Rules, judge
 from .tally import Tally, group_metrics
 
-log = logging.getLogger("headrace.trainer")
 POLL_S = 0.5
 """How long one wait for a rollout lasts before the trainer looks whether it should stop."""
 
@@ -25,33 +25,47 @@ class Inbox(Protocol):
     def get(self, timeout_s: float) -> Delivery | None: ...
 
 
-class Collector:
-    """Holds what has arrived and is not settled, across steps.
+class Records(Protocol):
+    """What decisions are based on and written to. What is written is durable when the call returns."""
 
-    ``close`` publishes a group's ``closed`` event; ``bury`` puts an unusable message into DEAD. Both return
-    when it is durable.
-    """
+    def close(self, closed: Closed) -> None: ...
+
+    def bury(self, logged: Logged, reason: str) -> None:
+        """Put an unusable message of ROLLOUTS into DEAD."""
+        ...
+
+    def issued_groups(self) -> int:
+        """How many groups TASKS has issued so far; 0 too where a run has no dispatcher."""
+        ...
+
+    def rollout_at(self, sequence: int) -> Logged | None:
+        """The message at ``sequence`` of ROLLOUTS; None where it is gone."""
+        ...
+
+
+class Collector:
+    """Holds what has arrived and is not settled, across steps."""
 
     def __init__(
         self,
         inbox: Inbox,
         assembly: Assembly,
         rules: Rules,
+        records: Records,
         *,
         run: str,
         groups_per_step: int,
         vocabulary: int,
-        close: Callable[[Closed], None],
-        bury: Callable[[Delivery, str], None],
     ) -> None:
         self._inbox = inbox
         self._assembly = assembly
         self._rules = rules
+        self._records = records
         self._run = run
         self._groups_per_step = groups_per_step
         self._vocabulary = vocabulary
-        self._close = close
-        self._bury = bury
+        self._issued = 0
+        self._without_tasks = False
         self._duplicates_told = 0
         self._failures = FailureWatch()
         self.tally = Tally()
@@ -79,7 +93,7 @@ class Collector:
         ready: dict[int, tuple[TrainedGroup, Group]] = {}
         for group in self._assembly.complete():
             self._judge(group, step, ready)
-        while len(ready) < self._groups_per_step:
+        while len(ready) < self._groups_per_step or self._drop_unissued(ready):
             delivery = self._inbox.get(POLL_S)
             idle()
             if delivery is not None and (completed := self._arrive(delivery, step)) is not None:
@@ -108,31 +122,67 @@ class Collector:
         if not isinstance(rollout, Rollout):
             self._reject(delivery, delivery.invalid or "it is not a rollout")
             return None
-        fault = self._fault(rollout, step)
+        fault = self._fault(rollout)
         if fault is not None:
             self._reject(delivery, fault)
             return None
+        defect = self._defect(rollout, step)
+        if defect is not None:
+            self._records.bury(delivery, defect)
+            # Its place is taken all the same, by a failure: a group that waited for it would be open for ever.
+            rollout = refused(rollout, defect)
         return self._assembly.add(delivery.sequence, rollout)
 
-    def _fault(self, rollout: Rollout, step: int) -> str | None:
-        """Why a valid rollout cannot be one of this run; None where it can."""
-        if rollout.run != self._run:
-            return f"it belongs to run {rollout.run!r}"
-        if rollout.greatest_version is not None and rollout.greatest_version >= step:
-            return f"it claims weights {rollout.greatest_version}, but the newest are {step - 1}"
+    def _fault(self, rollout: Rollout) -> str | None:
+        """Why a valid rollout has no place in a group of this run; None where it has one."""
         if rollout.member >= self._assembly.size:
             return (
                 f"it is member {rollout.member} of a group, and a group has {self._assembly.size}: its generator has "
                 "another trainer.group_size"
             )
-        if rollout.tokens and int(rollout.token_ids().max()) >= self._vocabulary:
-            return f"it has token id {int(rollout.token_ids().max())}, and the model has {self._vocabulary} tokens"
+        if self._never_issued(rollout.group):
+            return self._unissued(rollout.group)
         return None
 
-    def _reject(self, delivery: Delivery, reason: str) -> None:
-        log.error("rollout at sequence %d is put into DEAD: %s", delivery.sequence, reason)
-        self._bury(delivery, reason)
-        self._assembly.pass_by(delivery.sequence)
+    def _defect(self, rollout: Rollout, step: int) -> str | None:
+        """Why what was sampled for a group of this run cannot be used; None where it can."""
+        if rollout.greatest_version is not None and rollout.greatest_version >= step:
+            return f"it claims weights {rollout.greatest_version}, but the newest are {step - 1}"
+        if rollout.tokens and (greatest := int(rollout.token_ids().max())) >= self._vocabulary:
+            return f"it has token id {greatest}, and the model has {self._vocabulary} tokens"
+        return None
+
+    def _never_issued(self, group: int) -> bool:
+        """Whether it is certain that nobody was asked to play ``group``: TASKS had no such group after its rollout.
+
+        Nothing is certain while TASKS is empty: rollouts are published into a new run without any (replay).
+        """
+        if group >= self._issued and not self._without_tasks:
+            self._issued = self._records.issued_groups()
+            self._without_tasks = self._issued == 0
+        return group >= self._issued and not self._without_tasks
+
+    def _drop_unissued(self, ready: dict[int, tuple[TrainedGroup, Group]]) -> bool:
+        """Put into DEAD what came while TASKS was empty and is now known to be of no group.
+
+        Returns whether too few are ready after that.
+        """
+        self._without_tasks = False
+        for group in self._assembly.beyond(self._issued):
+            if self._never_issued(group.number):
+                for member in group.members.values():
+                    if (logged := self._records.rollout_at(member.sequence)) is not None:
+                        self._reject(logged, self._unissued(group.number))
+                self._assembly.drop(group.number)
+                ready.pop(group.number, None)
+        return len(ready) < self._groups_per_step
+
+    def _unissued(self, group: int) -> str:
+        return f"it is of group {group}, which was never issued: TASKS ends with group {self._issued - 1}"
+
+    def _reject(self, logged: Logged, reason: str) -> None:
+        self._records.bury(logged, reason)
+        self._assembly.pass_by(logged.sequence)
 
     def _judge(self, group: Group, step: int, ready: dict[int, tuple[TrainedGroup, Group]]) -> None:
         verdict = judge(group, step, self._rules)
@@ -150,7 +200,7 @@ class Collector:
             sampled_tokens=sum(rollout.sampled_tokens for rollout in rollouts),
             metrics=group_metrics(rollouts),
         )
-        self._close(closed)
+        self._records.close(closed)
         self._assembly.settle(group.number)
         self.tally.closed(closed)
 
@@ -161,3 +211,11 @@ class Collector:
         for trained in groups:
             self.tally.trained(trained, rollouts)
         return groups, rollouts
+
+
+def refused(rollout: Rollout, reason: str) -> Rollout:
+    """A member whose rollout cannot be used, as one that has failed: nothing of it is trained or counted as reward."""
+    return msgspec.structs.replace(
+        rollout, tokens=b"", logprobs=b"", turns=[], spans=[], metrics={}, reward=None,
+        error=Failure(kind="refused", message=reason),
+    )  # fmt: skip

@@ -91,6 +91,14 @@ class Assembly:
         while self._lowest_open in self._settled:
             self._lowest_open += 1
 
+    def beyond(self, number: int) -> list[Group]:
+        """Groups that are not settled, from ``number`` on."""
+        return [group for group in self._groups.values() if group.number >= number]
+
+    def drop(self, number: int) -> None:
+        """Forget what has arrived of group ``number``: it cannot be used, and the mark passes it."""
+        self._groups.pop(number, None)
+
     @property
     def lowest_open(self) -> int:
         """All groups below this number are settled."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from .checkpoint_folder import CheckpointDamaged
 from .micro_batch import MicroBatch
 
 
@@ -43,9 +44,17 @@ class Learner(Protocol):
         ...
 
     def load_checkpoint(self, step: int) -> None:
-        """Raises CheckpointUnusable where it is missing, damaged or of another model."""
+        """Raises CheckpointDamaged where it is missing or damaged, CheckpointUnusable where it is of another model."""
         ...
 
     def checkpoints(self) -> list[int]:
         """Steps that have a complete checkpoint, oldest first."""
+        ...
+
+    def checkpoint_faults(self) -> dict[int, CheckpointDamaged]:
+        """What is wrong with each checkpoint that is damaged, or half there; reads every byte of all of them."""
+        ...
+
+    def set_checkpoint_aside(self, step: int) -> Path:
+        """Rename checkpoint ``step``, so that it is none any more; returns its new place."""
         ...

@@ -1,7 +1,8 @@
 """Recovery is replay: from the last good checkpoint, the later committed steps are trained again.
 
 They are taken from the decisions that the ledger recorded and the rollouts in the log, and their digests are
-compared with the recorded ones. Nothing is generated twice because a trainer died.
+compared with the recorded ones. Nothing is generated twice because a trainer died. All of this only reads:
+``headrace replay`` does the same beside a run that goes on. What a trainer does besides is in restart.py.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from bus import Bus, BusThread
-from schemas import LEDGER, ROLLOUTS, HeadraceError, LogGap, Rollout, Step
+from schemas import LEDGER, ROLLOUTS, LogGap, Rollout, Step
 
 from .batch import micro_batches
+from .checkpoint_folder import CheckpointDamaged
 from .judgement import Rules
 from .learner import Learner
 from .ledger_view import LedgerView
@@ -23,16 +25,14 @@ log = logging.getLogger("headrace.trainer")
 READ_TIMEOUT_S = 600.0
 
 
-def read_ledger(thread: BusThread) -> LedgerView:
-    """The whole LEDGER, folded. Raises LogGap when it is damaged."""
+def read_ledger(thread: BusThread, view: LedgerView) -> None:
+    """Take into account what LEDGER holds after what ``view`` knows. Raises LogGap when it is damaged."""
 
-    async def fold(bus: Bus) -> LedgerView:
-        view = LedgerView()
-        async for logged in bus.read(LEDGER):
+    async def fold(bus: Bus) -> None:
+        async for logged in bus.read(LEDGER, start=view.sequence + 1):
             view.apply(logged)
-        return view
 
-    return thread.call(fold, READ_TIMEOUT_S)
+    thread.call(fold, READ_TIMEOUT_S)
 
 
 async def read_steps(bus: Bus, start: int) -> AsyncIterator[tuple[Step, dict[int, Rollout]]]:
@@ -72,13 +72,13 @@ def later_steps(thread: BusThread, view: LedgerView, after: int) -> Iterator[tup
 def load_newest_checkpoint(learner: Learner, committed: int) -> int:
     """Load the newest good checkpoint up to step ``committed``; returns its step, 0 for the model as it was given.
 
-    A damaged one is reported and the one before it taken.
+    A damaged one is reported and the one before it taken. Raises CheckpointUnusable for one of another model.
     """
     for step in reversed([step for step in learner.checkpoints() if step <= committed]):
         try:
             learner.load_checkpoint(step)
-        except HeadraceError as error:
-            log.error("checkpoint of step %d is not used: %s", step, error)
+        except CheckpointDamaged as error:
+            log.error("%s: it is passed over", error)
             continue
         return step
     return 0

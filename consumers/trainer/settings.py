@@ -59,3 +59,7 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
                 f"trainer.micro_batch_tokens {self.micro_batch_tokens} is below trainer.row_tokens "
                 f"{self.row_tokens}: one row must fit into a micro-batch"
             )
+
+    def checkpoint_due(self, step: int, *, last: int) -> bool:
+        """Whether ``step`` has a checkpoint: every so many steps, and the ``last`` one of the run."""
+        return step > 0 and (step % self.checkpoint_every == 0 or step == last)

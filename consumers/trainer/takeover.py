@@ -13,7 +13,7 @@ def refusal(term: Term | None, instance: str, *, last_sign: float | None, stoppe
     """Why ``instance`` may not take over; None when it may.
 
     term: the last one begun. last_sign: when its trainer was last heard of, seconds since the epoch, on the same
-    clock as ``now``; None for never. stopped: whether that sign was its end.
+    clock as ``now``; None where there is no term. stopped: whether that sign was its end.
     """
     if term is None or term.instance == instance or stopped or last_sign is None or now - last_sign > FRESH_S:
         return None
@@ -31,8 +31,14 @@ async def check_takeover(bus: Bus, instance: str, now: float) -> None:
     source = f"trainer/{last.event.instance}"
     life = await bus.last(TELEMETRY, Lifecycle, source=source)
     beat = await bus.last(TELEMETRY, Metric, source=source)
-    signs = [sign.time for sign in (life, beat) if sign is not None]
-    stopped = life is not None and isinstance(life.event, Lifecycle) and life.event.state == "stopped"
-    reason = refusal(last.event, instance, last_sign=max(signs, default=None), stopped=stopped, now=now)
+    # The term itself is one: its trainer may not have told anything since.
+    signs = [sign.time for sign in (last, life, beat) if sign is not None]
+    stopped = life is not None and isinstance(life.event, Lifecycle) and _ended(last.event, life.event)
+    reason = refusal(last.event, instance, last_sign=max(signs), stopped=stopped, now=now)
     if reason is not None:
         raise Fenced(reason)
+
+
+def _ended(term: Term, life: Lifecycle) -> bool:
+    """Whether ``life`` tells the end of the very process that began ``term``: one that it took over from ends later."""
+    return life.state == "stopped" and (life.pid, life.host) == (term.pid, term.host)

@@ -7,8 +7,6 @@ rollouts are prefetched while a step computes.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -16,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from bus import BusThread
-from schemas import Step, Term, TrainedGroup
+from schemas import ROLLOUTS, Step, TrainedGroup
 
 from .batch import lengths, micro_batches
 from .collector import Collector, Inbox
@@ -25,9 +23,10 @@ from .interrupt import Interrupt
 from .judgement import Rules
 from .learner import Learner
 from .ledger_view import LedgerView
+from .log_room import RoomWatch, room
 from .packing import pack
 from .publication import Exported, Publication
-from .recovery import later_steps, load_newest_checkpoint, read_ledger, train_again
+from .restart import Restart
 from .retention import cut
 from .settings import TrainerSettings
 from .tally import Tally, staleness_metrics
@@ -57,7 +56,7 @@ class Trainer:
     """Trains from the ledger's last committed step to step ``steps``.
 
     ``open_inbox`` gives the rollouts from a sequence of ROLLOUTS on. ``purges``: whether the log is cut after each
-    checkpoint (``log.keep = "checkpoints"``).
+    checkpoint (``log.keep = "checkpoints"``). ``log_limit_bytes``: what ROLLOUTS may hold.
     """
 
     def __init__(
@@ -73,6 +72,7 @@ class Trainer:
         run: str,
         steps: int,
         purges: bool,
+        log_limit_bytes: int,
         vocabulary: int,
         interrupt: Interrupt,
     ) -> None:
@@ -86,10 +86,13 @@ class Trainer:
         self._run = run
         self._steps = steps
         self._purges = purges
+        self._log_limit_bytes = log_limit_bytes
+        self._room_watch = RoomWatch()
         self._vocabulary = vocabulary
         self._interrupt = interrupt
         self._checkpoint = 0
         self._waited_s = 0.0
+        self._gaps_known = 0
         self.gauges: dict[str, float] = {}
         """What telemetry publishes; read from the NATS thread."""
         self.version = 0
@@ -99,57 +102,24 @@ class Trainer:
 
         Raises Fenced, LogGap and other HeadraceErrors; Interrupted when asked to end.
         """
-        view, exported = self._recover()
-        collector = self._collector(view)
-        self._announce_missing(view, exported)
+        started = Restart(
+            self._thread,
+            self._learner,
+            self._publication,
+            self._settings,
+            self._rules,
+            run=self._run,
+            steps=self._steps,
+        ).run()
+        self._checkpoint, exported = started.checkpoint, started.exported
+        self.version, self._low_waters = started.view.committed, started.view.low_waters
+        collector = self._collector(started.view)
+        self._cut_log(collector)
         on_version(self.version)
         while self.version < self._steps:
             exported = self._step(self.version + 1, collector, exported)
             on_version(self.version)
         log.info("step %d of %d is committed: the run is finished", self.version, self._steps)
-
-    def _recover(self) -> tuple[LedgerView, Exported]:
-        view = read_ledger(self._thread)
-        self._publication.append(
-            Term(
-                run=self._run,
-                instance=self._settings.instance,
-                committed=view.committed,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-            )
-        )
-        self._checkpoint = load_newest_checkpoint(self._learner, view.committed)
-        if not self._learner.checkpoints():
-            self._learner.save_checkpoint(0)
-        if view.committed:
-            log.info("step %d is committed, checkpoint %d is loaded", view.committed, self._checkpoint)
-        recorded = later_steps(self._thread, view, self._checkpoint)
-        exported = train_again(self._learner, recorded, self._rules, on_step=self._compare)
-        self.version = view.committed
-        self._low_waters = view.low_waters
-        return view, self._published(view, exported)
-
-    def _published(self, view: LedgerView, exported: Exported) -> Exported:
-        """Keep one version one set of weights: where training again gave others, take the announced ones.
-
-        On one CPU process the digests are equal; elsewhere sums may differ in their last bits.
-        """
-        if view.last_step is None or exported.sha256 == view.last_step.weights_after:
-            return exported
-        if view.weights is None or view.weights.version < view.committed:
-            return exported
-        log.warning("training again gave other weights %d: the announced ones are loaded", view.committed)
-        self._learner.load_weights(self._publication.fetch(view.weights))
-        return Exported.of(self._learner.export())
-
-    def _compare(self, step: Step, metrics: dict[str, float], sha256: str) -> None:
-        same = "the same weights" if sha256 == step.weights_after else f"other weights: {sha256[:12]}"
-        log.info("step %d trained again from the log: loss %.6f, %s", step.number, metrics["loss"], same)
-
-    def _announce_missing(self, view: LedgerView, exported: Exported) -> None:
-        if view.weights is None or view.weights.version < view.committed:
-            self._publication.weights(view.committed, exported)
 
     def _collector(self, view: LedgerView) -> Collector:
         low_water = 0 if view.last_step is None else view.last_step.low_water
@@ -161,11 +131,10 @@ class Trainer:
             self._inbox,
             assembly,
             self._rules,
+            self._publication,
             run=self._run,
             groups_per_step=self._settings.groups_per_step,
             vocabulary=self._vocabulary,
-            close=self._publication.close,
-            bury=self._publication.bury,
         )
         for closed in view.closed_since_step:
             collector.tally.closed(closed)
@@ -242,10 +211,12 @@ class Trainer:
 
     def _checkpoint_if_due(self, step: Step, collector: Collector) -> None:
         """Save a checkpoint; only when it is durable may the log that it replaces go."""
-        if step.number % self._settings.checkpoint_every and step.number != self._steps:
-            return
-        self._learner.save_checkpoint(step.number)
-        self._checkpoint = step.number
+        if self._settings.checkpoint_due(step.number, last=self._steps):
+            self._learner.save_checkpoint(step.number)
+            self._checkpoint = step.number
+            self._cut_log(collector)
+
+    def _cut_log(self, collector: Collector) -> None:
         if self._purges:
             self._publication.purge(cut(self._learner.checkpoints(), self._low_waters, collector.lowest_open_group))
 
@@ -262,8 +233,21 @@ class Trainer:
             "rollouts_held": metrics["rollouts_held"],
             "commit_s": commit_s,
         }
+        self._look_at_log(step.number)
         log.info(
             "step %d: reward %.3f loss %.4f grad norm %.3f staleness %.2f, %d tokens, waited %.2f s, trained %.2f s",
             step.number, metrics.get("reward_mean", float("nan")), metrics["loss"], metrics["grad_norm"],
             metrics["staleness_mean"], metrics["trained_tokens"], metrics["wait_s"], metrics["train_s"],
         )  # fmt: skip
+
+    def _look_at_log(self, committed: int) -> None:
+        """Show how full ROLLOUTS is, and warn in time. Raises LogGap where messages have vanished from its middle."""
+        state = self._thread.call(lambda bus: bus.state(ROLLOUTS), None)
+        if state.deleted > self._gaps_known:
+            needed = self._low_waters[committed] + 1
+            self._thread.call(lambda bus: bus.require_whole(ROLLOUTS, start=needed), None)
+            self._gaps_known = state.deleted
+        if (now := room(state, limit_bytes=self._log_limit_bytes, committed=committed)) is not None:
+            self.gauges |= now.gauges
+            if (words := self._room_watch.news(now)) is not None:
+                log.warning("%s", words)

@@ -21,8 +21,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         event = decode(payload)
     except EventInvalid as error:
-        raise HeadraceError(
-            f"{len(payload)} bytes on standard input are no payload of an event: {error.reason}"
-        ) from None
+        # Parts of the payload may be quoted in it, and the payload may be anything: it must steer no terminal.
+        reason = error.reason.encode("unicode_escape").decode()
+        raise HeadraceError(f"{len(payload)} bytes on standard input are no payload of an event: {reason}") from None
     print(as_json(event).decode())
     return 0

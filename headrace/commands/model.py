@@ -93,5 +93,9 @@ def _say(text: str) -> None:
 def _export(arguments: argparse.Namespace) -> export.Exported:
     folder = find_run(arguments.run, arguments.dir)
     config = stored(folder.path)
-    weights = ask(Place(arguments.run, folder), lambda bus, goes_on: export.announced(bus))
-    return export.export_model(config, folder, weights, arguments.version, arguments.folder)
+    place = Place(arguments.run, folder)
+    return ask(
+        place,
+        lambda bus, goes_on: export.export_model(bus, config, folder, arguments.version, arguments.folder),
+        role="operator",
+    )

@@ -22,7 +22,9 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server",
         metavar="URL",
-        help="NATS server, nats://HOST:PORT; user and password come from HEADRACE_NATS_USER and HEADRACE_NATS_PASSWORD",
+        help="NATS server, nats://HOST:PORT or tls://HOST:PORT, or several separated by commas; who connects is in the "
+        "environment: HEADRACE_NATS_NKEY (file with a key) or HEADRACE_NATS_USER and HEADRACE_NATS_PASSWORD; for TLS "
+        "HEADRACE_NATS_CA is the file of the authority",
     )
 
 
@@ -36,6 +38,12 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
         help="set a key on top of the file, for example run.steps=100; may be repeated",
     )  # fmt: skip
+
+
+def add_accept_changes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--accept-changes", action="store_true", help="go on with a run although its configuration has changed"
+    )
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from headrace import config as configuration
 from headrace.config import RunConfig
 from headrace.folder import RunFolder
 from headrace.readable import printable
-from headrace.replay import Compared, Retrained, Steps, configuration_of, replay_rollouts, retrain, what_if
-from schemas import ConfigError, check_name
+from headrace.replay import Compared, Retrained, Steps, configuration_file, replay_rollouts, retrain, what_if
+from schemas import ConfigError, RunError, check_name
 
 from . import options, output
 
@@ -24,6 +25,7 @@ EXAMPLES = {
         "headrace replay train demo                     all steps, from the model that the run started from",
         "headrace replay train demo --steps 100..120    from the checkpoint before step 100",
         "headrace replay train demo --steps 100..120 --set trainer.lr=1e-4    what if: the same batches",
+        "headrace replay train demo --server nats://127.0.0.1:4222 --config config.json --model DIR    a backup",
     ],
     "events": [
         "headrace replay events demo --into dev                at the recorded pace",
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     train = actions.add_parser("train", help="train steps again from the log, and compare them with what was recorded")
     options.example(train, *EXAMPLES["train"])
     options.add_run(train)
+    _add_config(train)
     train.add_argument(
         "--steps", type=_steps, default=Steps(), metavar="A..B", help="steps A to B (default: all that are committed)"
     )
@@ -54,11 +57,19 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     events = actions.add_parser("events", help="publish the run's rollouts into a new run, for a trainer to train")
     options.example(events, *EXAMPLES["events"])
     options.add_run(events)
+    _add_config(events)
     events.add_argument("--into", required=True, metavar="NEW", help="name of the new run")
     events.add_argument(
         "--speed", type=_speed, default=1.0, metavar="X|max", help="times the recorded pace, or at once (default: 1)"
     )
     options.add_json(events)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE",
+        help="configuration that the run was made with (default: config.json in the run's folder)",
+    )  # fmt: skip
 
 
 def _steps(text: str) -> Steps:
@@ -89,10 +100,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace) -> int:
     place = options.place_of(arguments)
-    recorded = configuration_of(place)
-    changed = what_if(place.folder, arguments.overrides)
+    file = configuration_file(place, arguments.config)
+    recorded, changed = configuration.load(file), what_if(file, arguments.overrides)
     if arguments.model is not None:
         recorded, changed = (_with_model(config, arguments.model) for config in (recorded, changed))
+    if not Path(recorded.model.path).is_dir():
+        raise RunError(
+            f"run {place.run!r} began with the model in {recorded.model.path}, which is not here: give a copy of it "
+            "with --model DIR"
+        )
     show = _as_json if arguments.json else _table(differences=bool(arguments.overrides))
     result = retrain(place, recorded, changed, arguments.overrides, arguments.steps, show)
     if arguments.json:
@@ -183,7 +199,8 @@ def _events(arguments: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(text, file=stream, flush=True)
 
-    result = replay_rollouts(source, into, speed=arguments.speed, say=say)
+    recorded = configuration.load(configuration_file(source, arguments.config))
+    result = replay_rollouts(source, recorded, into, speed=arguments.speed, say=say)
     if arguments.json:
         output.print_json(result)
     else:

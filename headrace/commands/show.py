@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from bus import Bus, Logged
 from environments import Tokenizer, load_tokenizer
 from headrace.config import FILE_NAME, stored
 from headrace.folder import RunFolder
 from headrace.inquiry import ask
-from headrace.lookup import find_group, find_member, find_step
-from headrace.readable import describe, rollout_text, step_text
-from schemas import ConfigError, Rollout, Step, as_json
+from headrace.lookup import fate_of, find_group, find_member, find_step
+from headrace.pages import group_text, rollout_text, step_text
+from schemas import Closed, ConfigError, Rollout, Step, as_json
 
 from . import options, output
 
@@ -29,60 +29,62 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         "headrace show demo 5        step 5; step-5 is the same",
     )
     options.add_run(parser)
-    parser.add_argument("id", type=_finder, metavar="ID", help="GROUP/MEMBER, GROUP/ or STEP")
+    parser.add_argument("id", type=_asked, metavar="ID", help="GROUP/MEMBER, GROUP/ or STEP")
     parser.add_argument(
         "--model", type=Path, metavar="DIR", help="directory with the tokenizer (default: the run's model.path)"
     )
     options.add_json(parser)
 
 
+class _Asked(NamedTuple):
+    """What ID names: a step, a group, or a member of a group."""
+
+    step: int | None = None
+    group: int = 0
+    member: int | None = None
+
+    async def find(self, bus: Bus) -> list[Logged]:
+        if self.step is not None:
+            return [await find_step(bus, self.step)]
+        if self.member is not None:
+            return [await find_member(bus, self.group, self.member)]
+        return await find_group(bus, self.group)
+
+
+def _asked(text: str) -> _Asked:
+    """Raises ArgumentTypeError where ID names nothing."""
+    if match := re.fullmatch(r"g?(\d+)/(\d+)", text):
+        return _Asked(group=int(match[1]), member=int(match[2]))
+    if match := re.fullmatch(r"g?(\d+)/|g(\d+)", text):
+        return _Asked(group=int(match[1] or match[2]))
+    if match := re.fullmatch(r"(?:step-)?(\d+)", text):
+        return _Asked(step=int(match[1]))
+    raise argparse.ArgumentTypeError(f"{text!r} is neither GROUP/MEMBER (12/3), GROUP/ (12/) nor STEP (5)")
+
+
 def run(arguments: argparse.Namespace) -> int:
     place = options.place_of(arguments)
-    find: _Finder = arguments.id
+    asked: _Asked = arguments.id
 
-    async def question(bus: Bus, goes_on: bool) -> list[Logged]:
-        return await find(bus)
+    async def question(bus: Bus, goes_on: bool) -> tuple[list[Logged], Step | Closed | None]:
+        found = await asked.find(bus)
+        return found, None if asked.step is not None else await fate_of(bus, asked.group)
 
-    found = ask(place, question)
+    found, fate = ask(place, question)
     if arguments.json:
         for logged in found:
             assert logged.event is not None
             print(as_json(logged.event, logged.headers).decode())
-    else:
-        _print(found, arguments.model, place.folder)
-    return 0
-
-
-_Finder = Callable[[Bus], Awaitable[list[Logged]]]
-
-
-def _finder(text: str) -> _Finder:
-    """What ID asks for. Raises ArgumentTypeError where it asks for nothing."""
-    if match := re.fullmatch(r"g?(\d+)/(\d*)", text):
-        group, member = match.groups()
-        return lambda bus: (
-            find_group(bus, int(group)) if not member else _one(find_member(bus, int(group), int(member)))
-        )
-    if match := re.fullmatch(r"(?:step-)?(\d+)", text):
-        number = int(match[1])
-        return lambda bus: _one(find_step(bus, number))
-    raise argparse.ArgumentTypeError(f"{text!r} is neither GROUP/MEMBER (12/3), GROUP/ (12/) nor STEP (5)")
-
-
-async def _one(logged: Awaitable[Logged]) -> list[Logged]:
-    return [await logged]
-
-
-def _print(found: list[Logged], model: Path | None, folder: RunFolder) -> None:
+        return 0
     console = output.console()
-    match [logged.event for logged in found]:
-        case [Step() as step]:
-            console.print(step_text(step))
-        case [Rollout() as rollout]:
-            console.print(rollout_text(rollout, _tokenizer(model, folder)))
+    match found[0].event:
+        case Step():
+            console.print(step_text(found[0]))
+        case Rollout() as rollout if asked.member is not None:
+            console.print(rollout_text(rollout, _tokenizer(arguments.model, place.folder), fate))
         case _:
-            for logged in found:
-                console.print(describe(logged), soft_wrap=True)
+            console.print(group_text(found, fate))
+    return 0
 
 
 def _tokenizer(model: Path | None, folder: RunFolder) -> Tokenizer:

@@ -6,13 +6,15 @@ import argparse
 import time
 from collections.abc import Iterator
 
+import msgspec
 from rich.table import Table
 
 from bus import Bus
+from headrace.folder import RunFolder
 from headrace.inquiry import ask
 from headrace.readable import number, printable
-from headrace.state import RoleState, RunState, run_state, steps_of
-from headrace.view import SILENT_AFTER_S
+from headrace.silence import ServerSilent, server_without_disk, words
+from headrace.state import RoleState, RunState, UnansweredState, run_state, steps_of
 
 from . import options, output
 
@@ -27,12 +29,20 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     place = options.place_of(arguments)
-    steps = steps_of(place.folder)
 
     async def question(bus: Bus, goes_on: bool) -> RunState:
-        return await run_state(bus, goes_on, steps, time.time())
+        return await run_state(bus, goes_on, place.folder)
 
-    state = ask(place, question)
+    try:
+        state = ask(place, question)
+    except ServerSilent as error:
+        if not arguments.json:
+            raise
+        steps = steps_of(place.folder)
+        output.print_json(UnansweredState(run=place.run, steps=steps, silent=[error.silence]))
+        return 1
+    if place.url is None and state.silent:
+        state = _with_full_disk(state, place.folder)
     if arguments.json:
         output.print_json(state)
     else:
@@ -40,14 +50,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _with_full_disk(state: RunState, folder: RunFolder) -> RunState:
+    """Where the server cannot store heartbeats, it alone is to blame."""
+    server = server_without_disk(folder, time.time())
+    return state if server is None else msgspec.structs.replace(state, silent=[server])
+
+
 def _show(state: RunState) -> None:
     console = output.console()
+    now = time.time()
     for label, value in _lines(state):
         console.print(f"{label:14} {value}", soft_wrap=True)
+    for silence in state.silent:
+        console.print(f"{'SILENT':14} {printable(words(silence, now))}", soft_wrap=True)
     if state.roles:
         table = Table("role", "state", "weights", "process", "host", "heard", "restarts", box=None, pad_edge=False)
+        silent = {silence.who for silence in state.silent}
         for role in state.roles:
-            table.add_row(*_cells(role))
+            table.add_row(*_cells(role, f"{role.role}/{role.id}" in silent))
         console.print()
         console.print(table)
 
@@ -71,17 +91,18 @@ def _lines(state: RunState) -> Iterator[tuple[str, str]]:
     yield "dead letters", f"{state.dead_letters}"
 
 
-def _cells(role: RoleState) -> tuple[str, ...]:
-    told = role.state if role.alive or role.state == "stopped" else f"gone (was {role.state})"
+def _cells(role: RoleState, silent: bool) -> tuple[str, ...]:
+    told = (
+        role.state if role.alive or role.state == "stopped" else f"{'silent' if silent else 'gone'} (was {role.state})"
+    )
     note = f" {printable(role.note)}" if role.note else ""
-    silent = "SILENT for " if role.silent_s > SILENT_AFTER_S and role.state != "stopped" else ""
     return (
         f"{role.role}/{role.id}",
         told + note,
         _or_dash(role.version),
         str(role.pid),
         printable(role.host),
-        f"{silent}{role.silent_s:.0f} s" + ("" if silent else " ago"),
+        f"{role.silent_s:.0f} s ago",
         str(role.restarts),
     )
 

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         if goes_on and not arguments.no_follow:
             await tail.follow(bus)
 
-    ask(options.place_of(arguments), question)
+    ask(options.place_of(arguments), question, patient=True)
     return 0
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from bus import ApiError, Bus, stream_config
+from bus import ApiError, Bus, run_streams, stream_config
 from headrace import config as configuration
 from headrace.config import RunConfig
 from headrace.folder import RunFolder, find_run
 from headrace.inquiry import NO_STREAM, Place, ask
 from headrace.server import URL, address_from_environment
-from schemas import STREAMS, StreamMismatch, StreamSpec
+from schemas import StreamMismatch, StreamSpec
 
 from . import options, output
 
@@ -82,7 +82,7 @@ def _place(config: RunConfig, arguments: argparse.Namespace) -> Place:
 
 def _apply(place: Place, config: RunConfig, arguments: argparse.Namespace) -> int:
     async def question(bus: Bus, goes_on: bool) -> list[str]:
-        return await bus.apply_topology(config.log)
+        return await bus.apply_topology(config.log, config.weights)
 
     done = ask(place, question, role="topology")
     if arguments.json:
@@ -97,9 +97,12 @@ def _show(place: Place, config: RunConfig, arguments: argparse.Namespace) -> int
     """Raises StreamMismatch, after everything was printed, where the streams are not as configured."""
 
     async def question(bus: Bus, goes_on: bool) -> tuple[list[StreamLine], StreamMismatch | None]:
-        lines = [await _line(bus, spec, stream_config(spec, bus.run, config.log)) for spec in STREAMS]
+        lines = [
+            await _line(bus, spec, stream_config(spec, bus.run, config.log, config.weights))
+            for spec in run_streams(config.weights)
+        ]
         try:
-            await bus.verify_topology(config.log)
+            await bus.verify_topology(config.log, config.weights)
         except StreamMismatch as error:
             return lines, error
         return lines, None

@@ -19,9 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.epilog = "example:\n  headrace up configs/demo.toml --set run.name=first --set run.seed=1"
     options.add_config(parser)
     options.add_dir(parser)
-    parser.add_argument(
-        "--accept-changes", action="store_true", help="go on with a run although its configuration has changed"
-    )
+    options.add_accept_changes(parser)
     options.add_json(parser)
 
 

@@ -38,8 +38,12 @@ def _run(command: list[str], say: Callable[[str], None]) -> None:
         preexec_fn=tied_to(os.getpid()),
     ) as process:  # fmt: skip
         assert process.stderr is not None
-        for line in process.stderr:
-            last = line.strip() or last
-            say(line.rstrip())
+        try:
+            for line in process.stderr:
+                last = line.strip() or last
+                say(line.rstrip())
+        except BaseException:  # We are asked to end; the block would wait for the process to end by itself.
+            process.kill()
+            raise
     if process.returncode:
         raise ModelError(last.removeprefix("headrace model: ") or f"{command} ended with {process.returncode}: run it")

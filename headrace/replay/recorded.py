@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from bus import Bus, Logged
 from consumers.trainer import LedgerView, read_steps
-from headrace.config import FILE_NAME, RunConfig, stored
+from headrace.config import FILE_NAME
 from headrace.inquiry import Place, ask
 from schemas import LEDGER, ROLLOUTS, Rollout, RunError, Step
 
@@ -28,14 +29,22 @@ class CommittedStep(msgspec.Struct, frozen=True, kw_only=True):
     """sha256 of the weights that it began with."""
 
 
-def configuration_of(place: Place) -> RunConfig:
-    """The configuration that the run was made with. Raises RunError where it is not in the run's folder."""
+def configuration_file(place: Place, given: Path | None) -> Path:
+    """The file with the configuration that the run was made with: ``given``, or the one in the run's folder.
+
+    Raises RunError where neither is there.
+    """
+    if given is not None:
+        if not given.is_file():
+            raise RunError(f"there is no configuration {given}: give the file that the run was made with")
+        return given
     if not place.folder.exists:
         raise RunError(
-            f"{place.folder.path} has no {FILE_NAME} of run {place.run!r}: a replay needs it, and takes "
-            "the run's checkpoints/ beside it; put them there, or name the folder above with --dir"
+            f"{place.folder.path} has no {FILE_NAME} of run {place.run!r}, and a replay needs the configuration that "
+            f"the run was made with: give that file, from the folder of the run where it was made, with --config FILE; "
+            "or put the run's folder there, or name another one above it with --dir"
         )
-    return stored(place.folder.path)
+    return place.folder.path / FILE_NAME
 
 
 def committed_steps(place: Place) -> dict[int, CommittedStep]:

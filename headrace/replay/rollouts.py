@@ -24,7 +24,7 @@ from headrace.inquiry import Place, ask, role_of
 from headrace.server import address_from_environment, turn
 from schemas import LEDGER, ROLLOUTS, TELEMETRY, Lifecycle, Metric, Rollout, RunError, Term, Weights
 
-from .recorded import ID, committed_steps, configuration_of, end_of_rollouts, recorded_rollouts
+from .recorded import ID, committed_steps, end_of_rollouts, recorded_rollouts
 
 HEARTBEAT_S = 10.0
 LOOK_EVERY_S = 0.3
@@ -133,15 +133,15 @@ class Publisher:
                 self._changed.set()
 
 
-def replay_rollouts(source: Place, into: RunFolder, *, speed: float | None, say: Say) -> Replayed:
+def replay_rollouts(source: Place, recorded: RunConfig, into: RunFolder, *, speed: float | None, say: Say) -> Replayed:
     """Publish the rollouts that the run ``source`` has now into the new run ``into``.
 
     Without ``source.url`` the new run gets an embedded server, which stays until a trainer has made all that the
-    rollouts give. speed: times the recorded pace, None for at once.
+    rollouts give. recorded: the old run's configuration. speed: times the recorded pace, None for at once.
     Raises RunError where the old run has no whole log, or the new one exists.
     """
     began = time.monotonic()
-    config = _configuration(source, into)
+    config = _configuration(source, recorded, into)
     last = end_of_rollouts(source)
     into.make()
     with _hosted(into, source.url) as address:
@@ -180,9 +180,8 @@ async def _publisher(bus: Bus, total: int, speed: float | None, say: Say) -> Pub
     return Publisher(bus, total, Pace(speed, time.monotonic()), say)
 
 
-def _configuration(source: Place, into: RunFolder) -> RunConfig:
+def _configuration(source: Place, old: RunConfig, into: RunFolder) -> RunConfig:
     """That of the old run, under the new name, with as many steps as its rollouts are known to give."""
-    old = configuration_of(source)
     if into.exists:
         raise RunError(f"there is a run {into.name!r} in {into.path.parent} already: give another name with --into")
     steps = max(committed_steps(source), default=old.run.steps)
@@ -211,12 +210,12 @@ def _begin(place: Place, config: RunConfig) -> None:
     """Make the streams, which must be empty, and then the run. Raises RunError where they are not."""
 
     async def question(bus: Bus, goes_on: bool) -> None:
-        await bus.apply_topology(config.log)
+        await bus.apply_topology(config.log, config.weights)
         for spec in (ROLLOUTS, LEDGER):
             if (await bus.state(spec)).last_sequence:
                 raise RunError(f"{spec.name(bus.run)} has messages already: give another name with --into")
 
-    ask(place, question, role="topology", id=ID)
+    ask(place, question, role="topology", id=ID, patient=True)
     configuration.store(config, place.folder.path)
 
 

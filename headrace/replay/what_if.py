@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from headrace import config as configuration
 from headrace.config import RunConfig
-from headrace.folder import RunFolder
 from schemas import ConfigError
 
 CHANGEABLE = ("loss", "clip_low", "clip_high", "lr", "warmup_steps", "betas", "weight_decay", "max_grad_norm")
@@ -27,8 +27,8 @@ WHY_NOT = {
 """Why the others cannot be changed."""
 
 
-def what_if(folder: RunFolder, overrides: Sequence[str]) -> RunConfig:
-    """The run's configuration with ``overrides``. Raises ConfigError for one that a what-if cannot have."""
+def what_if(file: Path, overrides: Sequence[str]) -> RunConfig:
+    """The configuration in ``file`` with ``overrides``. Raises ConfigError for one that a what-if cannot have."""
     for text in overrides:
         table, _, key = text.partition("=")[0].strip().partition(".")
         name = key.split(".")[0]
@@ -39,4 +39,4 @@ def what_if(folder: RunFolder, overrides: Sequence[str]) -> RunConfig:
             )
         if table == "trainer" and name in WHY_NOT:
             raise ConfigError(f"--set {text}: a what-if cannot change trainer.{name}: {WHY_NOT[name]}")
-    return configuration.load(folder.path / configuration.FILE_NAME, overrides)
+    return configuration.load(file, overrides)

@@ -48,6 +48,7 @@ class Dispatcher:
     async def _work(self, telemetry: Telemetry) -> None:
         tasks: list[asyncio.Task[None]] = []
         try:
+            await self._bus.require_whole(TASKS)
             await self._find_cursor()
             for spec in (LEDGER, CONTROL):
                 tasks.append(await self._catch_up(spec))
@@ -61,18 +62,27 @@ class Dispatcher:
             await _cancel(tasks)
 
     async def _find_cursor(self) -> None:
-        last = await self._bus.last(TASKS, GroupTask)
+        last = await self._bus.last(TASKS)
         self._last_sequence = last.sequence if last else (await self._bus.state(TASKS)).last_sequence
-        if last is None:
-            # Nothing was issued yet, or retention has purged it all: group g is message g + 1.
+        if last is None or (isinstance(last.event, GroupTask) and last.event.group + 1 == last.sequence):
+            # Group g is message g + 1; so too where nothing was issued yet, or retention has purged it all.
             self._admission.issued = self._last_sequence
-        elif isinstance(last.event, GroupTask):
-            self._admission.issued = last.event.group + 1
         else:
-            # Something that is no task was stored after ours.
-            async for logged in self._bus.read(TASKS, kinds=(GroupTask,)):
-                if isinstance(logged.event, GroupTask):
-                    self._admission.issued = logged.event.group + 1
+            self._admission.issued = await self._count_tasks()
+
+    async def _count_tasks(self) -> int:
+        """Groups issued, where TASKS has messages that are none of ours: those that follow one another count."""
+        purged = (await self._bus.state(TASKS)).first_sequence > 1
+        issued = None if purged else 0
+        async for logged in self._bus.read(TASKS):
+            task = logged.event
+            if not isinstance(task, GroupTask):
+                log.warning("message %d of TASKS is no task: %s", logged.sequence, logged.invalid)
+            elif task.group == issued or (issued is None and task.group < logged.sequence):
+                issued = task.group + 1
+            else:
+                log.warning("message %d of TASKS, group %d, is none of ours", logged.sequence, task.group)
+        return self._last_sequence if issued is None else issued
 
     async def _catch_up(self, spec: StreamSpec) -> asyncio.Task[None]:
         """Apply all that ``spec`` holds, then go on in the background."""

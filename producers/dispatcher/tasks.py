@@ -46,7 +46,7 @@ class TaskSource:
     def _task(name: str, environment: Environment, index: int) -> Task:
         try:
             task = environment.task(index)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFault(_cannot(name, index, f"{type(error).__name__}: {error}")) from error
         if not isinstance(task, Task):
             raise EnvironmentFault(_cannot(name, index, f"it returned {type(task).__name__}, not a Task"))

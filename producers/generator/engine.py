@@ -95,7 +95,11 @@ class Engine(Protocol):
         ...
 
     def gauges(self) -> dict[str, float]:
-        """``running``, ``waiting`` (requests with and without a place in the batch) and ``preemptions`` (so far)."""
+        """How it fares.
+
+        ``running`` and ``waiting``: requests with and without a place in the batch. ``preemptions``: so far.
+        ``silent_s``: seconds for which the engine has left a question unanswered; 0 while it answers.
+        """
         ...
 
 

@@ -40,7 +40,8 @@ class WeightsFeed:
     async def follow(self) -> None:
         """Take note of announcements until cancelled. Raises BusError when the ledger cannot be read."""
         last = await self._bus.last(LEDGER, Weights)
-        start = 1 if last is None else last.sequence
+        # Something that is no announcement may lie after the last one.
+        start = last.sequence if last is not None and isinstance(last.event, Weights) else 1
         async for logged in self._bus.read(LEDGER, kinds=(Weights,), start=start, follow=True):
             if isinstance(logged.event, Weights):
                 self._hear(logged.event)
@@ -62,7 +63,7 @@ class WeightsFeed:
             assert weights is not None
             began = time.monotonic()
             try:
-                folder = await asyncio.to_thread(self._store.fetch, weights)
+                folder = await self._store.fetch(weights)
             except WeightsError:
                 if not await self.overtaken(weights):
                     raise

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from environments import Sample
-from schemas import EngineError, Weights, WeightsError
+from schemas import EngineError, EnvironmentFault, Weights, WeightsError
 
 from .engine import Aborted, Engine, SamplingRequest
 
@@ -74,6 +74,7 @@ class RolloutSampler:
         self.swaps = 0
         """Swaps lived through since the rollout started."""
         self.sampling_s = 0.0
+        self._closed = False
 
     @property
     def started(self) -> bool:
@@ -81,7 +82,12 @@ class RolloutSampler:
         return self.oldest_version is not None
 
     async def sample(self, tokens: list[int], *, max_tokens: int, stop_ids: list[int]) -> Sample:
-        """The reply to ``tokens``. Raises TooLate, or EngineError when the engine is unusable."""
+        """The reply to ``tokens``. Raises TooLate, or EngineError when the engine is unusable.
+
+        Raises EnvironmentFault after ``close``: a play that goes on after its end gets nothing more.
+        """
+        if self._closed:
+            raise EnvironmentFault("this play has ended: it was cancelled, or has returned before")
         began = time.monotonic()
         try:
             return await self._gate.sample(self, tokens, max_tokens=max_tokens, stop_ids=stop_ids)
@@ -93,6 +99,7 @@ class RolloutSampler:
 
     def close(self) -> None:
         """The rollout has ended: it is no longer affected by swaps."""
+        self._closed = True
         self._gate.forget(self)
 
 

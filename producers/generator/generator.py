@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 
-from bus import Bus, Consumer, Delivery, Telemetry
-from schemas import TASKS, BusError, Dead, Failure, GroupTask, Rollout, WeightsError, event_tag
+from bus import Bus, Consumer, Delivery, Telemetry, bury
+from schemas import TASKS, BusError, Failure, GroupTask, Rollout, WeightsError
 
 from .feed import WeightsFeed
 from .gate import Gate
@@ -118,10 +118,9 @@ class Generator:
 
     async def _task_of(self, delivery: Delivery) -> GroupTask | None:
         event = delivery.event
-        if isinstance(event, GroupTask) and event.run == self._bus.run:
+        if isinstance(event, GroupTask):
             return event
-        reason = "it is not a task" if event is None else f"it is a {event_tag(event)} of run {event.run!r}"
-        await self._bury(delivery, delivery.invalid or reason)
+        await bury(self._bus, delivery, TASKS, delivery.invalid or "it is not a task")
         try:
             await delivery.ack()
         except BusError as error:
@@ -132,8 +131,9 @@ class Generator:
     async def _play_group(self, task: GroupTask, delivery: Delivery) -> None:
         try:
             async with Lease(delivery, lease_s=self._settings.lease_s) as lease:
-                if delivery.delivered > self._settings.max_deliveries:
-                    await self._refuse(task, delivery)
+                refusal = self._refusal(task, delivery)
+                if refusal is not None:
+                    await self._refuse(task, delivery, refusal)
                     lease.done()
                 elif await self._play_all(task, delivery.delivered):
                     lease.done()
@@ -159,30 +159,36 @@ class Generator:
         await self._bus.publish(rollout)
         self._published += 1
 
-    async def _refuse(self, task: GroupTask, delivery: Delivery) -> None:
-        reason = f"delivered {delivery.delivered} times: whoever plays it does not come back"
-        log.error("group %d is given up: %s", task.group, reason)
-        await self._bury(delivery, reason)
-        failure = Failure(kind="redelivered", message=reason)
-        for member in range(task.size):
+    def _refusal(self, task: GroupTask, delivery: Delivery) -> Failure | None:
+        """Why the group is not played; None where it is."""
+        if task.size != self._group_size:
+            return Failure(
+                kind="refused",
+                message=f"it asks for {task.size} members, and trainer.group_size is {self._group_size} here: give "
+                "dispatcher, generators and trainer one configuration",
+            )
+        if not self._player.knows(task.env):
+            return Failure(kind="refused", message=f"environment {task.env!r} is not in this generator's configuration")
+        if task.least_version >= self._steps:
+            return Failure(
+                kind="refused",
+                message=f"it asks for weights {task.least_version}, and the run ends with step {self._steps}",
+            )
+        if delivery.delivered > self._settings.max_deliveries:
+            return Failure(
+                kind="redelivered",
+                message=f"delivered {delivery.delivered} times: whoever plays it does not come back",
+            )
+        return None
+
+    async def _refuse(self, task: GroupTask, delivery: Delivery, failure: Failure) -> None:
+        """Put the task into DEAD, and end its group with failed members: it would stay open for ever without."""
+        await bury(self._bus, delivery, TASKS, failure.message)
+        # As many as whoever issued it, or the trainer, may wait for.
+        for member in range(max(task.size, self._group_size)):
             await self._publish(
                 failed_rollout(task, member, failure, generator=self._bus.id, attempt=delivery.delivered)
             )
-
-    async def _bury(self, delivery: Delivery, reason: str) -> None:
-        log.error("task %d is put into DEAD: %s", delivery.sequence, reason)
-        await self._bus.publish(
-            Dead(
-                run=self._bus.run,
-                stream=TASKS.kind,
-                sequence=delivery.sequence,
-                subject=delivery.subject,
-                headers=delivery.headers,
-                payload=delivery.payload,
-                reason=reason,
-                by=f"generator/{self._bus.id}",
-            )
-        )
 
     def _gauges(self) -> dict[str, float]:
         if self._ready_at is None:

@@ -62,8 +62,16 @@ class Lease:
             )
 
     async def _beat(self) -> None:
+        pause_s = self._lease_s / BEATS_PER_LEASE
         while True:
-            await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
+            slept_at = time.monotonic()
+            await asyncio.sleep(pause_s)
+            late_s = time.monotonic() - slept_at - pause_s
+            if late_s > pause_s:
+                log.warning(
+                    "lease on task %d could not be renewed for %.0f s: this process was stopped, or an environment "
+                    "blocks its event loop (docs/environments.md, Playing)", self._delivery.sequence, late_s,
+                )  # fmt: skip
             if not self.held:
                 return
             asked_at = time.monotonic()

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable
+from typing import SupportsFloat
 
 import msgspec
 
 from environments import Environment, Outcome, Policy, Tokenizer, TooLong
-from schemas import EngineError, EnvironmentFault, Failure, GroupTask, Rollout, Timings
+from schemas import (
+    EngineError,
+    EnvironmentFault,
+    EventInvalid,
+    Failure,
+    GroupTask,
+    Rollout,
+    Task,
+    Timings,
+    check_outcome,
+)
 
 from .gate import Gate, RolloutSampler, TooLate
 
 log = logging.getLogger("headrace.generator")
 MESSAGE_LIMIT = 500
 """Characters of an environment's own error that the event keeps."""
+CANCEL_S = 1.0
+"""A play that goes on for so long after it was cancelled is left behind."""
+
+
+class OutOfTime(Exception):
+    """A play took longer than it may."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -55,6 +71,11 @@ class Player:
         self._play_timeout_s = play_timeout_s
         self._retries = retries
         self._clock = clock
+        self._left_behind: set[asyncio.Task[object]] = set()
+
+    def knows(self, env: str) -> bool:
+        """Whether ``env`` is one of the environments."""
+        return env in self._environments
 
     async def play(self, task: GroupTask, member: int, *, generator: str, attempt: int) -> Rollout:
         """Play to the end, or to a failure that retries did not cure; never raises for the environment's faults.
@@ -74,38 +95,60 @@ class Player:
         policy = Policy(sampler, self._tokenizer, self._max_tokens)
         try:
             outcome, failure = await self._outcome(task, policy), None
-            if sampler.fault is not None:  # The environment has caught it: what it made of it must not count.
-                raise sampler.fault
+            # The environment may have caught the first: what it made of it must not count.
+            if fault := sampler.fault or policy.fault:
+                raise fault
         except Exception as error:
-            outcome, failure = None, _failure(sampler.fault or error, self._play_timeout_s)
+            outcome, failure = None, self._failure(error, sampler.fault or policy.fault)
         finally:
             sampler.close()
         return Attempt(policy, sampler, outcome, failure)
 
     async def _outcome(self, task: GroupTask, policy: Policy) -> Outcome:
-        environment = self._environments.get(task.env)
-        if environment is None:
-            raise EnvironmentFault(f"environment {task.env!r} is not in this generator's configuration")
-        outcome = _checked(await self._played(environment, task, policy))
+        outcome = _checked(await self._played(self._environments[task.env], task.task, policy))
         if not policy.transcript().logprobs.size:
             raise EnvironmentFault("play returned without a reply: call policy.say at least once")
         return outcome
 
-    async def _played(self, environment: Environment, task: GroupTask, policy: Policy) -> object:
-        """What ``play`` returns. Raises TimeoutError for the time limit alone, CancelledError when we are cancelled."""
+    async def _played(self, environment: Environment, task: Task, policy: Policy) -> object:
+        """What ``play`` returns. Raises OutOfTime at the time limit, whatever ``play`` makes of its cancellation."""
+        # In a task of its own: it can cancel itself and nobody else, and be left behind when it does not end.
+        playing = asyncio.create_task(_guarded(environment, task, policy))
         try:
-            async with asyncio.timeout(self._play_timeout_s) as limit:
-                return await environment.play(task.task, policy)
-        except TimeoutError as error:
-            if limit.expired():
-                raise
-            raise EnvironmentFault(f"a TimeoutError of the environment's own: {error}") from error
-        except asyncio.CancelledError as error:
-            ours = asyncio.current_task()
-            if ours is None or ours.cancelling():
-                raise
-            # Let through, it would end this member's task without a word, and the group would lack a member for good.
-            raise EnvironmentFault("a cancellation of the environment's own left play: catch it there") from error
+            done, _ = await asyncio.wait({playing}, timeout=self._play_timeout_s)
+            if not done:
+                raise OutOfTime
+            if playing.cancelled():
+                raise EnvironmentFault("a cancellation of the environment's own left play: catch it there")
+            return playing.result()
+        finally:
+            if not playing.done():
+                await self._end(playing, environment)
+
+    async def _end(self, playing: asyncio.Task[object], environment: Environment) -> None:
+        playing.cancel()
+        await asyncio.wait({playing}, timeout=CANCEL_S)
+        if playing.done():
+            playing.cancelled() or playing.exception()  # Taken note of, so that asyncio does not complain about it.
+            return
+        name = type(environment).__name__
+        log.error("a play of %s goes on although it was cancelled: let CancelledError pass in it", name)
+        self._left_behind.add(playing)
+        playing.add_done_callback(self._left_behind.discard)
+
+    def _failure(self, error: Exception, fault: Exception | None) -> Failure:
+        """What the event says of ``error``, or of ``fault``, which came from below. Raises the engine's again."""
+        match fault or error:
+            case EngineError() if fault is not None:
+                raise fault
+            case TooLate():
+                return Failure(kind="stale", message="its oldest token could no longer be trained in time")
+            case TooLong():
+                return Failure(kind="too_long", message=_clean(str(error)))
+            case OutOfTime():
+                limit = f"generator.play_timeout_s {self._play_timeout_s:g} s"
+                return Failure(kind="timeout", message=f"play took longer than {limit}")
+        return Failure(kind="environment", message=_in_words(error))
 
     def _rollout(
         self, task: GroupTask, member: int, played: Attempt, *, generator: str, attempt: int, started_at: float
@@ -155,33 +198,54 @@ def failed_rollout(task: GroupTask, member: int, failure: Failure, *, generator:
     )
 
 
+async def _guarded(environment: Environment, task: Task, policy: Policy) -> object:
+    """What ``play`` returns. Raises nothing that would end more than the play."""
+    try:
+        return await environment.play(task, policy)
+    except (Exception, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        # asyncio would end the process with sys.exit's, and whoever supervises it would take that for an orderly end.
+        raise EnvironmentFault(f"{type(error).__name__} left play: an environment must not end its process") from error
+
+
 def _checked(outcome: object) -> Outcome:
     """``outcome`` as an event can carry it: in plain numbers (numpy's can't be encoded), finite, named in text."""
     if not isinstance(outcome, Outcome):
         raise EnvironmentFault(f"play returned {type(outcome).__name__}, not an Outcome")
-    reward, metrics = float(outcome.reward), {name: float(value) for name, value in outcome.metrics.items()}
-    if not all(math.isfinite(value) for value in (reward, *metrics.values())):
-        raise EnvironmentFault(f"reward {reward} or a metric of {metrics} is not finite")
-    for name in metrics:
+    if not isinstance(outcome.metrics, dict):
+        raise EnvironmentFault(f"metrics is a {type(outcome.metrics).__name__}, not a dict of numbers by name")
+    for name in outcome.metrics:
         if not (isinstance(name, str) and name.isprintable()):
             raise EnvironmentFault(f"a metric is named {name!r}: names are printable text")
+    reward = _number(outcome.reward, "reward")
+    metrics = {name: _number(value, f"metric {name!r}") for name, value in outcome.metrics.items()}
+    try:
+        check_outcome(reward, metrics)
+    except EventInvalid as error:
+        raise EnvironmentFault(error.reason) from None
     return Outcome(reward=reward, metrics=metrics)
 
 
-def _failure(error: Exception, play_timeout_s: float) -> Failure:
-    """What the event says of ``error``. Raises it again when it is the engine's."""
-    match error:
-        case EngineError():
-            raise error
-        case TooLate():
-            return Failure(kind="stale", message="its oldest token could no longer be trained in time")
-        case TooLong():
-            return Failure(kind="too_long", message=_clean(str(error)))
-        case TimeoutError():
-            return Failure(
-                kind="timeout", message=f"play took longer than generator.play_timeout_s {play_timeout_s:g} s"
-            )
-    return Failure(kind="environment", message=_clean(f"{type(error).__name__}: {error}"))
+def _number(value: object, what: str) -> float:
+    """``value`` as a float. Text is none, not even where it reads like one."""
+    if not isinstance(value, SupportsFloat):
+        raise EnvironmentFault(f"{what} is a {type(value).__name__}, not a number")
+    try:
+        return float(value)
+    except Exception as error:  # whatever a foreign number does
+        raise EnvironmentFault(f"{what} is a {type(value).__name__} that is no float: {error}") from error
+
+
+def _in_words(error: BaseException) -> str:
+    """Class and text of ``error``; of a group, those of its first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    try:
+        text = str(error)
+    except Exception as fault:
+        text = f"(its text cannot be had: {type(fault).__name__})"
+    return _clean(f"{type(error).__name__}: {text}")
 
 
 def _clean(message: str) -> str:

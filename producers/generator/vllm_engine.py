@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +33,8 @@ T = TypeVar("T")
 GIB = 1024**3
 STOP_GRACE_S = 2.0
 """Time for the engine core to end by itself; on the CPU it would take 4 s, and there is nothing that it could lose."""
+ASK_EVERY_S = 1.0
+"""Pause between two questions for a sign of life."""
 CPU_BLOCK_TOKENS = 32
 """Tokens in one block of the prefix cache on the CPU: the smallest that its attention kernel is fast with."""
 
@@ -49,6 +52,9 @@ class VllmEngine:
         self._version: int | None = None
         self._shapes: TensorShapes = {}
         self._preemptions = 0
+        self._asked_at: float | None = None
+        """When the engine core was asked for a sign of life, while the answer is not here."""
+        self._listening: asyncio.Task[None] | None = None
         self._keeper: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -64,6 +70,19 @@ class VllmEngine:
         self._llm = await started
         # Cached from now on; so `generate` registers a request before it first gives way to other tasks.
         await self._guarded(self._llm.get_supported_tasks())
+        self._listening = asyncio.create_task(self._listen(self._llm))
+
+    async def _listen(self, llm: AsyncLLM) -> None:
+        """Ask the engine core for a sign of life again and again: one that is stopped or hangs fails no request.
+
+        Requests and calls then wait for as long as that lasts, and go on after it.
+        """
+        with contextlib.suppress(EngineError):  # of a dead one, which every call tells
+            while True:
+                self._asked_at = time.monotonic()
+                await self._guarded(llm.is_paused())
+                self._asked_at = None
+                await asyncio.sleep(ASK_EVERY_S)
 
     def _keep(self, started: asyncio.Future[AsyncLLM], loop: asyncio.AbstractEventLoop) -> None:
         try:
@@ -171,6 +190,8 @@ class VllmEngine:
 
     async def stop(self) -> None:
         llm, self._llm = self._llm, None  # from here on `sample` takes "abort" for the end of the engine
+        if self._listening is not None:
+            self._listening.cancel()
         if llm is not None:
             with contextlib.suppress(Exception):  # of an engine that is dead already
                 await llm.abort([state.external_req_id for state in llm.output_processor.request_states.values()])
@@ -188,6 +209,7 @@ class VllmEngine:
             "running": float(llm.get_num_unfinished_requests() - waiting),
             "waiting": float(waiting),
             "preemptions": float(self._preemptions),
+            "silent_s": 0.0 if self._asked_at is None else time.monotonic() - self._asked_at,
         }
 
     def _alive(self) -> AsyncLLM:

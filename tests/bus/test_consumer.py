@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from bus import Bus, Consumer, Delivery
+from bus import ApiError, Bus, Consumer, Delivery
+from bus.answers import Fault
 from schemas import ROLLOUTS, TASKS, BusError, StreamMismatch
 from schemas import Task as EnvironmentTask
 from tests import examples
@@ -24,7 +25,7 @@ async def publish_tasks(connect_as: ConnectAs, groups: Iterable[int]) -> Bus:
 
 
 async def leases(bus: Bus, *, ack_wait_s: float = 30.0) -> Consumer:
-    return await bus.consumer(TASKS, "leases", ack="explicit", ack_wait_s=ack_wait_s)
+    return await bus.consumer(TASKS, "generators", ack="explicit", ack_wait_s=ack_wait_s)
 
 
 def sequences(deliveries: list[Delivery]) -> list[int]:
@@ -103,7 +104,7 @@ async def test_ack_all_settles_everything_before(connect_as: ConnectAs, run: str
 
 async def test_reset_goes_backwards_and_forwards(connect_as: ConnectAs) -> None:
     await publish_tasks(connect_as, range(6))
-    consumer = await leases(await connect_as("generator"))
+    consumer = await leases(await connect_as("admin"))
     for delivery in await consumer.fetch(6, 10):
         await delivery.ack()
     await consumer.reset(3)
@@ -142,7 +143,7 @@ async def test_fetch_that_was_cancelled_takes_nothing_later(connect_as: ConnectA
     dispatcher = await connect_as("dispatcher")
     consumer = await leases(await connect_as("generator"), ack_wait_s=600)
     fetching = asyncio.create_task(consumer.fetch(10, 60))
-    while (await consumer._wire.api(f"CONSUMER.INFO.{dispatcher.run}_TASKS.leases"))["num_waiting"] == 0:  # noqa: ASYNC110
+    while (await consumer._wire.api(f"CONSUMER.INFO.{dispatcher.run}_TASKS.generators"))["num_waiting"] == 0:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     fetching.cancel()
     await asyncio.gather(fetching, return_exceptions=True)
@@ -157,8 +158,44 @@ async def test_other_kind_of_consumer_under_the_name_is_refused_with_its_remedy(
 ) -> None:
     generator = await connect_as("generator")
     await leases(generator)
-    with pytest.raises(StreamMismatch, match=f"exists with other settings .* nats consumer rm {run}_TASKS leases"):
-        await generator.consumer(TASKS, "leases", ack="all", ack_wait_s=30)
+    with pytest.raises(StreamMismatch, match=f"exists with other settings .* nats consumer rm {run}_TASKS generators"):
+        await generator.consumer(TASKS, "generators", ack="all", ack_wait_s=30)
+
+
+async def test_other_settings_are_named_one_by_one(connect_as: ConnectAs) -> None:
+    generator = await connect_as("generator")
+    await leases(generator, ack_wait_s=30)
+    with pytest.raises(StreamMismatch, match=r"\(ack_policy: the server has 'explicit', this run wants 'all'\)"):
+        await generator.consumer(TASKS, "generators", ack="all", ack_wait_s=30)
+
+
+async def test_consumer_that_the_server_refuses_for_a_reason_of_its_own_is_no_mismatch(
+    connect_as: ConnectAs, run: str
+) -> None:
+    admin = await connect_as("admin")
+    stream = (await admin.wire.api(f"STREAM.INFO.{run}_TASKS"))["config"]
+    await admin.wire.api(f"STREAM.UPDATE.{run}_TASKS", {**stream, "max_consumers": 1})
+    await admin.consumer(TASKS, "first", ack="explicit", ack_wait_s=30)
+    with pytest.raises(
+        BusError, match=rf"refuses to make consumer generators of {run}_TASKS: maximum consumers"
+    ) as caught:
+        await leases(await connect_as("generator"))
+    assert not isinstance(caught.value, StreamMismatch)
+
+
+async def test_consumer_is_made_as_soon_as_the_server_is_ready_to(
+    connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator, faults = await connect_as("generator"), [Fault(503, 10008, "JetStream system temporarily unavailable")]
+    ask = generator.wire.api
+
+    async def busy_at_first(path: str, body: dict[str, object] | None = None) -> object:
+        if faults:
+            raise ApiError(path, faults.pop())
+        return await ask(path, body)
+
+    monkeypatch.setattr(generator.wire, "api", busy_at_first)
+    assert (await (await leases(generator)).info()).delivered == 0
 
 
 async def test_consumer_of_a_missing_stream_names_the_remedy(connect_as: ConnectAs) -> None:
@@ -171,8 +208,8 @@ async def test_consumer_of_a_missing_stream_names_the_remedy(connect_as: Connect
 async def test_deleted_consumer_is_reported(connect_as: ConnectAs, run: str) -> None:
     admin = await connect_as("admin")
     consumer = await leases(await connect_as("generator"))
-    await admin.wire.api(f"CONSUMER.DELETE.{run}_TASKS.leases")
-    with pytest.raises(BusError, match=f"consumer leases of {run}_TASKS was deleted"):
+    await admin.wire.api(f"CONSUMER.DELETE.{run}_TASKS.generators")
+    with pytest.raises(BusError, match=f"consumer generators of {run}_TASKS was deleted"):
         await consumer.fetch(1, 1)
 
 

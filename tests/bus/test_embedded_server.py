@@ -134,9 +134,9 @@ async def test_server_for_one_run_confines_its_roles(folder: Path) -> None:
     with pytest.raises(PublishFailed, match="role supervisor may not publish to"):
         await other.apply_topology(LogSettings())
     generator = await connect(server.address("generator"), run="mine", role="generator", id="g")
-    await generator.consumer(TASKS, "leases", ack="explicit", ack_wait_s=30)
+    await generator.consumer(TASKS, "generators", ack="explicit", ack_wait_s=30)
     with pytest.raises(PublishFailed, match="role generator may not publish to"):
-        await generator.consumer(ROLLOUTS, "leases", ack="explicit", ack_wait_s=30)
+        await generator.consumer(ROLLOUTS, "generators", ack="explicit", ack_wait_s=30)
     for bus in (mine, other, generator):
         await bus.close()
     server.stop()

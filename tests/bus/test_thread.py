@@ -16,7 +16,7 @@ import pytest
 
 from bus import Address, Bus, BusThread, EmbeddedServer, Inbox, Ledger, connect, inbox
 from bus.settings import LogSettings
-from schemas import ROLLOUTS, BusError, PublishFailed, ServerUnreachable
+from schemas import ROLLOUTS, BusError, PublishFailed, ServerUnreachable, Turn
 from tests import examples
 
 from .conftest import DEADLINE_S
@@ -55,11 +55,11 @@ def generator(server: EmbeddedServer, run: str) -> Iterator[BusThread]:
 
 
 def publish_rollouts(generator: BusThread, members: range, *, size: int = 0) -> None:
-    metrics = {f"m{i:07}": 0.5 for i in range(size // 18)}
+    tokens, turns = bytes(size // 4 * 4), [Turn(context=size // 4, sampled=0, cached=0, finish="stop")]
 
     async def act(bus: Bus) -> None:
         for member in members:
-            await bus.publish(examples.rollout(run=bus.run, member=member, metrics=metrics))
+            await bus.publish(examples.failed_rollout(run=bus.run, member=member, tokens=tokens, turns=turns))
 
     generator.call(act, 60)
 

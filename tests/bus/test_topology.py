@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from bus import EmbeddedServer, connect
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 from schemas import ROLLOUTS, STREAMS, ServerUnfit, StreamMismatch
 from tests import examples
 from tests.conftest import ConnectAs
@@ -23,6 +23,26 @@ async def test_streams_are_made_as_their_specs_say(connect_as: ConnectAs, run: s
         assert config["max_age"] == 0
         assert sorted(config["subjects"]) == sorted(spec.subjects(run))
         assert config["max_bytes"] == (4 * 1024**3 if spec is ROLLOUTS else spec.max_bytes)
+
+
+async def test_bucket_is_made_only_for_weights_that_travel_through_nats(connect_as: ConnectAs, run: str) -> None:
+    topology, by_nats = await connect_as("topology"), WeightsSettings(store="jetstream", max_gib=2)
+    with pytest.raises(StreamMismatch, match=f"stream OBJ_{run}_weights does not exist"):
+        await topology.verify_topology(LogSettings(), by_nats)
+    assert await topology.apply_topology(LogSettings(), by_nats) == [f"OBJ_{run}_weights: made"]
+    assert await topology.apply_topology(LogSettings(), by_nats) == []
+    for role in ("dispatcher", "generator", "trainer", "sink", "operator", "reader"):
+        await (await connect_as(role)).verify_topology(LogSettings(), by_nats)
+    config = (await topology.wire.api(f"STREAM.INFO.OBJ_{run}_weights"))["config"]
+    assert sorted(config["subjects"]) == [f"$O.{run}_weights.C.>", f"$O.{run}_weights.M.>"]
+    assert (config["discard"], config["allow_rollup_hdrs"], config["max_bytes"]) == ("new", True, 2 * 1024**3)
+
+
+async def test_bucket_s_limit_is_the_one_to_lower_where_there_is_no_room(connect_as: ConnectAs) -> None:
+    with pytest.raises(ServerUnfit, match=r"OBJ_.*_weights .*: lower weights\.max_gib"):
+        await (await connect_as("topology")).apply_topology(
+            LogSettings(), WeightsSettings(store="jetstream", max_gib=2**21)
+        )
 
 
 async def test_applying_again_changes_nothing(connect_as: ConnectAs) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from bus import Logged, connect
+from bus import Address, Logged, connect
 from headrace.config import RunConfig, stored
 from headrace.folder import RunFolder
 from headrace.server import serving
@@ -41,10 +41,13 @@ class Logbook(msgspec.Struct):
     closed: list[Closed] = []
     weights: list[Weights] = []
     lifecycle: list[Lifecycle] = []
+    strange: list[Logged] = []
+    """What is no event of this run, or not where it belongs."""
 
     def take(self, logged: Logged) -> None:
-        assert logged.invalid is None, logged.invalid
         match logged.event:
+            case None:
+                self.strange.append(logged)
             case GroupTask() as task:
                 self.tasks.append(task)
             case Rollout() as rollout:
@@ -65,20 +68,26 @@ def read_logbook(path: Path) -> Logbook:
     folder = RunFolder(path)
     book = Logbook(folder, stored(path))
 
-    async def read() -> None:
-        with serving(folder, "reader") as served:
-            bus = await connect(served.address, run=folder.name, role="reader", id="logbook")
-            for spec in (TASKS, ROLLOUTS, LEDGER, TELEMETRY):
-                async for logged in bus.read(spec):
-                    book.take(logged)
-            await bus.close()
-
-    asyncio.run(read())
+    with serving(folder, "reader") as served:
+        asyncio.run(take_all(book, served.address))
     return book
 
 
-def check(book: Logbook) -> None:
-    """What holds for every run, however often its parts died. Raises AssertionError."""
+async def take_all(book: Logbook, address: Address) -> None:
+    """Read the run's log from the server at ``address``."""
+    bus = await connect(address, run=book.config.run.name, role="reader", id="logbook")
+    for spec in (TASKS, ROLLOUTS, LEDGER, TELEMETRY):
+        async for logged in bus.read(spec):
+            book.take(logged)
+    await bus.close()
+
+
+def check(book: Logbook, *, strange: int = 0) -> None:
+    """What holds for every run, however often its parts died. Raises AssertionError.
+
+    ``strange``: messages that a test has put among the run's own.
+    """
+    assert len(book.strange) == strange, [(each.subject, each.invalid) for each in book.strange]
     assert [task.group for task in book.tasks] == list(range(len(book.tasks))), "a task was skipped or repeated"
     assert [step.number for step in book.steps] == list(range(1, len(book.steps) + 1)), "the ledger has a gap or a fork"
     versions = [weights.version for weights in book.weights]

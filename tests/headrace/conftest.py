@@ -1,5 +1,6 @@
 """Runs as folders: ``ended`` for tests that only read it, ``make`` for tests that need one of their own.
 
+``whole``       a run that was really trained; only its engine is a stand-in
 ``going_on``    a run whose embedded server is up, as during ``headrace up``
 ``headrace``    calls the command line; gives exit code, standard output and standard error
 """
@@ -7,6 +8,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +19,12 @@ import pytest
 from bus import EmbeddedServer
 from headrace.cli import main
 from headrace.folder import RunFolder
+from headrace.models import make_tiny
+from tests.end_to_end.conftest import CONFIG, ROOT, STAND_IN
 from tests.headrace import recorded
+
+STEPS = 6
+"""Of the run ``whole``."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -36,6 +44,20 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     parent = tmp_path_factory.mktemp("runs")
     recorded.make_run(parent, "other", steps=10, committed=2)
     return recorded.make_run(parent, "demo")
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A finished run ``whole`` of 6 steps, with checkpoints 0, 4 and 6. Publish nothing into it."""
+    parent = tmp_path_factory.mktemp("replay")
+    make_tiny(parent / "tiny")
+    config = parent / "config.toml"
+    config.write_text(CONFIG.format(model=parent / "tiny", engine=STAND_IN, generators=1))
+    sets = [f"--set={each}" for each in (f"run.steps={STEPS}", "trainer.checkpoint_every=2")]
+    command = [sys.executable, "-m", "headrace", "up", str(config), "--dir", str(parent), *sets]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return RunFolder(parent / "whole")
 
 
 class GoingOn(msgspec.Struct, frozen=True):

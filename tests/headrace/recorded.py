@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from bus import Bus, EmbeddedServer, WeightsStore, connect
+from bus import Bus, EmbeddedServer, FileWeights, connect
 from bus.settings import LogSettings
 from headrace import config as configuration
 from headrace.config import RunConfig
 from headrace.folder import RunFolder
 from headrace.models.characters import END, character_tokenizer, save_tokenizer
-from schemas import EnvironmentSettings, Event, ModelSettings, RunSettings, Span, Turn, Weights
+from schemas import EnvironmentSettings, Event, ModelSettings, RunSettings, Span, Step, Turn, Weights
 from tests import examples
 
 STEPS = 3
@@ -76,10 +76,21 @@ async def record(server: EmbeddedServer, name: str, log: Sequence[Event]) -> Non
     bus = await connect(server.address("admin"), run=name, role="admin", id="recorder")
     try:
         await bus.apply_topology(LogSettings())
-        for event in log:
+        for event in in_order(log):
             await bus.publish(event)
     finally:
         await bus.close()
+
+
+def in_order(log: Sequence[Event]) -> Iterator[Event]:
+    """Weights behind the step that made them, as a trainer announces them; all else as it is."""
+    steps = {event.number for event in log if isinstance(event, Step)}
+    made = {event.version: event for event in log if isinstance(event, Weights) and event.version in steps}
+    for event in log:
+        if not isinstance(event, Weights) or event.version not in made:
+            yield event
+        if isinstance(event, Step) and event.number in made:
+            yield made[event.number]
 
 
 async def publish(bus: Bus, *log: Event) -> None:
@@ -89,13 +100,13 @@ async def publish(bus: Bus, *log: Event) -> None:
 
 def weights_of(folder: RunFolder, committed: int) -> list[Weights]:
     """Weights events whose files are stored; version 0 has been pruned since."""
-    store, announced = WeightsStore(folder.weights, committed), []
+    store, announced = FileWeights(folder.weights, committed), []
     for version in range(committed + 1):
-        stored = store.put(payload_of(version), version=version)
+        stored = asyncio.run(store.put(payload_of(version), version=version))
         announced.append(
             examples.weights(run=folder.name, version=version, **msgspec.structs.asdict(stored), dtype="float32")
         )
-    store.prune()
+    asyncio.run(store.prune())
     return announced
 
 

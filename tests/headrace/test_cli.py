@@ -19,7 +19,7 @@ HEADRACE = (sys.executable, "-m", "headrace")
 ACTIONS = [
     ("topology", "apply"), ("topology", "show"), ("schemas", "export"), ("schemas", "check"), ("model", "tiny"),
     ("model", "fetch"), ("model", "import"), ("model", "export"), ("env", "try"), ("replay", "train"),
-    ("replay", "events"),
+    ("replay", "events"), ("keys", "new"),
 ]  # fmt: skip
 ROLES = ("dispatch", "generate", "train", "sink")
 """Roles log; they print nothing that a program would read."""

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import config as configuration
-from headrace.config import differences, digest, load, store, stored
-from schemas import ConfigError, RunError
+from headrace.config import differences, digest, largest_rollout_bytes, load, store, stored
+from schemas import ROLLOUTS, ConfigError, RunError, Span, Turn
+from tests.examples import packed_logprobs, packed_tokens, rollout
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 DEMO = CONFIGS / "demo.toml"
@@ -144,6 +145,10 @@ def test_wrong_value_names_key_value_and_expectation(override: str, message: str
          "generator.max_model_len 2000000 does not fit into one message"),
         (["environments=[{name='a'}, {name='a'}]"], "environments.name 'a' is used twice"),
         (["run.name=a.b"], "run.name 'a.b' cannot be used in a subject"),
+        (["log.max_gib=0.001"],
+         "log.max_gib 0.001 is too small: 768 rollouts can be open at once ((policy.max_off_policy_steps 2 + 1) * "
+         "trainer.groups_per_step 32 * trainer.group_size 8), each of up to 2567 bytes (generator.max_model_len 64): "
+         "set it to 0.01 at least, or lower one of them"),
     ],
 )  # fmt: skip
 def test_impossible_combination_is_refused(overrides: list[str], message: str) -> None:
@@ -228,6 +233,7 @@ def test_missing_or_damaged_stored_configuration_is_named(tmp_path: Path) -> Non
         "run.steps=9", "run.name=b", "generator.count=2", "generator.threads=2", "generator.concurrency=64",
         "trainer.threads=2", "trainer.checkpoint_every=3", "trainer.keep_checkpoints=4", "trainer.instance=b",
         "metrics.port=9000", "archive.enabled=true", "log.keep=checkpoints", "weights.keep=3", "model.path=elsewhere",
+        "weights.store=jetstream", "weights.max_gib=2",
         "supervisor.quick_deaths=9",
     ],
 )  # fmt: skip
@@ -286,3 +292,30 @@ def test_full_disk_leaves_the_configuration_that_was_there(tmp_path: Path, monke
         store(load(DEMO, ["run.steps=99"]), tmp_path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_log_holds_exactly_what_can_be_open() -> None:
+    needed = 768 * largest_rollout_bytes(64) / 2**30
+    assert load(DEMO, [f"log.max_gib={needed * 1.001}"]).log.max_gib > needed
+    assert "is too small" in refused(f"log.max_gib={needed * 0.999}")
+
+
+@pytest.mark.parametrize("tokens", [64, 4096, 32768])
+async def test_no_rollout_takes_more_of_its_stream_than_is_reckoned(tokens: int, connect_as: Any) -> None:
+    bus = await connect_as("generator")
+    turn = tokens // 16
+    await bus.publish(
+        rollout(
+            run=bus.run,
+            env="e" * 64,
+            generator="g" * 64,
+            group=2**40,
+            index=2**40,
+            tokens=packed_tokens([2**31 - 1] * tokens),
+            logprobs=packed_logprobs([-1.0] * (tokens - 16)),
+            turns=[Turn(1, turn - 1, tokens, "length")] * 16,
+            spans=[Span(2**30 + number, number, number + 1) for number in range(8)] + [Span(2**31 - 1, 8, tokens - 16)],
+            metrics={f"metric {number}": 1 / 3 for number in range(8)},
+        )
+    )
+    assert (await bus.state(ROLLOUTS)).bytes <= largest_rollout_bytes(tokens)

@@ -3,20 +3,31 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from bus import connect
 from bus.settings import LogSettings
 from headrace.folder import RunFolder
-from headrace.hosted_server import HostedServer
-from schemas import TASKS
+from headrace.hosted_server import HostedServer, Refusals
+from schemas import TASKS, GroupTask
+from tests.disks import fill, mounted
 from tests.examples import task
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted(tmp_path / "disk", size_mib=96) as disk:
+        yield disk
 
 
 async def test_a_server_that_was_killed_comes_back_with_all_that_it_had_acknowledged(tmp_path: Path) -> None:
     hosted = HostedServer(RunFolder(tmp_path / "demo"))
     again = asyncio.Event()
-    keeping = asyncio.create_task(hosted.keep(again.set))
+    keeping = asyncio.create_task(hosted.keep(lambda words: again.set()))
     try:
         admin = await connect(hosted.address("admin"), run="demo", role="admin", id="test")
         await admin.apply_topology(LogSettings())
@@ -32,3 +43,83 @@ async def test_a_server_that_was_killed_comes_back_with_all_that_it_had_acknowle
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         hosted.stop()
+
+
+async def test_a_server_that_has_met_a_full_disk_is_started_again_when_there_is_room(small_disk: Path) -> None:
+    hosted = HostedServer(RunFolder(small_disk / "demo"))
+    said: list[str] = []
+    keeping = asyncio.create_task(hosted.keep(said.append))
+    first = hosted.pid
+    try:
+        admin = await connect(hosted.address("admin"), run="demo", role="admin", id="test")
+        await admin.apply_topology(LogSettings())
+        await admin.publish(task(run="demo", group=0))
+        ballast = fill(small_disk)
+        waiting = [asyncio.create_task(admin.publish(task(run="demo", group=group))) for group in range(1, 200)]
+
+        async def told() -> bool:
+            return any("nothing can be stored, publishers wait" in words for words in said)
+
+        await eventually(told)
+        stored = (await admin.state(TASKS)).last_sequence
+        assert stored < 200
+        assert hosted.pid == first
+
+        async def explained() -> bool:
+            return "where its disk was full, make room and start it again" in admin.holdup
+
+        await eventually(explained)
+        ballast.unlink()
+        await asyncio.wait_for(asyncio.gather(*waiting), 60)
+        assert "it is started again, there is room" in said[-1]
+        assert hosted.pid != first
+        groups = [logged.event.group async for logged in admin.read(TASKS) if isinstance(logged.event, GroupTask)]
+        assert sorted(groups) == list(range(200))
+        await admin.close()
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        hosted.stop()
+
+
+async def test_a_server_that_dies_while_the_disk_is_full_is_started_when_there_is_room(small_disk: Path) -> None:
+    hosted = HostedServer(RunFolder(small_disk / "demo"))
+    said: list[str] = []
+    keeping = asyncio.create_task(hosted.keep(said.append))
+    first = hosted.pid
+    try:
+        ballast = fill(small_disk)
+        os.kill(first, signal.SIGKILL)
+
+        async def told() -> bool:
+            return len(said) == 2
+
+        await eventually(told)
+        assert said[0] == "nats-server has died and is started again"
+        assert "nothing can be stored" in said[1]
+        ballast.unlink()
+
+        async def back() -> bool:
+            return hosted.pid != first
+
+        await eventually(back)
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        hosted.stop()
+
+
+def test_refusals_are_told_once_and_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "nats.log"
+    path.write_text("[ERR] JetStream failed to store a msg: no space left on device\n")
+    refusals = Refusals(path)
+    assert not refusals.more()
+    with path.open("a") as file:
+        for words, more in (
+            ("[INF] all is well\n[ERR] write: no sp", False),
+            ("ace left on device\n", True),
+            ("", False),
+        ):
+            file.write(words)
+            file.flush()
+            assert refusals.more() is more

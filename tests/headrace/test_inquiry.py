@@ -11,12 +11,14 @@ from bus import Bus, EmbeddedServer, Logged
 from headrace.folder import RunFolder
 from headrace.inquiry import Place, ask, by_time, newest
 from headrace.server import PASSWORD, USER
+from headrace.silence import ServerSilent
 from schemas import LEDGER, ROLLOUTS, RunError, Step, Weights
 from tests import examples
 from tests.conftest import ConnectAs
 from tests.headrace.conftest import GoingOn
 from tests.headrace.recorded import events, publish
 from tests.logs import logged
+from tests.signals import stop
 
 
 async def _goes_on(bus: Bus, goes_on: bool) -> bool:
@@ -42,6 +44,42 @@ def test_question_is_asked_again_when_the_run_ends_meanwhile(going_on: GoingOn) 
         return goes_on, (await bus.state(ROLLOUTS)).messages
 
     assert ask(Place("demo", going_on.folder), question) == (False, 6)
+
+
+def test_server_that_is_stopped_is_named_with_its_process_and_the_remedy(going_on: GoingOn) -> None:
+    stop(going_on.server.pid)
+    with pytest.raises(
+        ServerSilent, match=rf"nats-server \(process {going_on.server.pid}\) is silent since .* kill -CONT"
+    ):
+        ask(Place("demo", going_on.folder), _goes_on)
+
+
+def test_server_that_is_stopped_during_a_question_ends_it(going_on: GoingOn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.inquiry.SILENT_S", 1.0)
+    monkeypatch.setattr("headrace.pulse.ANSWER_S", 0.5)
+
+    async def question(bus: Bus, goes_on: bool) -> int:
+        stop(going_on.server.pid)
+        return (await bus.state(ROLLOUTS)).messages
+
+    with pytest.raises(ServerSilent) as raised:
+        ask(Place("demo", going_on.folder), question)
+    assert raised.value.silence.pid == going_on.server.pid
+
+
+def test_patient_question_waits_for_a_server_that_is_stopped(
+    going_on: GoingOn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.inquiry.SILENT_S", 0.1)
+    monkeypatch.setattr("headrace.pulse.ANSWER_S", 0.1)
+
+    async def question(bus: Bus, goes_on: bool) -> int:
+        stop(going_on.server.pid)
+        assert not await bus.answers(1.0)
+        going_on.server.wake()
+        return (await bus.state(ROLLOUTS)).messages
+
+    assert ask(Place("demo", going_on.folder), question, patient=True) == 6
 
 
 def test_error_in_a_question_comes_out_and_leaves_no_server(ended: RunFolder) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 from rich.console import Console
 
 from headrace.progress import HEARTBEAT_S, Progress, figures, roles_line, step_line
+from headrace.silence import Silence, moment
 from headrace.view import RunView
 from tests import examples
 from tests.headrace.recorded import METRICS, events
@@ -43,13 +45,13 @@ def test_line_of_a_step_has_reward_staleness_times_and_the_last_swap() -> None:
 
 
 def test_figures_of_an_empty_run_are_dashes() -> None:
-    shown = dict(figures(RunView("demo"), TIME))
+    shown = dict(figures(RunView("demo"), []))
     assert shown["reward"] == shown["weights"] == shown["staleness"] == shown["last swap"] == "-"
     assert shown["roles"] == "none"
 
 
 def test_figures_show_queue_rates_idle_shares_and_dead_letters() -> None:
-    shown = dict(figures(view_of(), TIME))
+    shown = dict(figures(view_of(), []))
     assert shown["queue"] == "7 groups open, 4 rollouts held"
     assert shown["tokens/s"].startswith("10 generated")
     assert shown["idle"].startswith("generators 25 %")
@@ -57,9 +59,74 @@ def test_figures_show_queue_rates_idle_shares_and_dead_letters() -> None:
     assert shown["dead letters"] == "1"
 
 
-def test_silent_role_is_named_with_its_silence() -> None:
-    assert "generator/gen-0 ready (silent for 20 s)" in roles_line(view_of(), TIME + 20)
-    assert "silent" not in roles_line(view_of(), TIME + 5)
+def silence(who: str = "trainer/t") -> Silence:
+    return Silence(who=who, pid=42, since=TIME, why="it was stopped")
+
+
+def test_silent_role_is_named_first_with_its_last_sign() -> None:
+    line = roles_line(view_of(), [silence()])
+    assert line.startswith(f"trainer/t SILENT since {moment(TIME)}, dispatcher/d ")
+    assert "SILENT" not in roles_line(view_of(), [])
+
+
+def test_what_holds_a_role_up_is_said_with_it() -> None:
+    view = view_of()
+    view.roles["generator/gen-0"].note = "publishing rollout.v1: the stream is full"
+    assert "generator/gen-0 ready (publishing rollout.v1: the stream is full)" in roles_line(view, [])
+
+
+class Run:
+    """Progress without a terminal, second by second; ``heard`` is who gives a sign of life in each of them."""
+
+    def __init__(self) -> None:
+        self.clock, self.console, self.view = Clock(), console_of(), RunView("demo", interval_s=1.0)
+        self.server: Silence | None = None
+        self.progress = Progress(self.view, 3, self.console, self.clock, lambda now: self.server)
+
+    def go_on(self, seconds: int, heard: Sequence[str] = ("gen-0", "gen-1"), update: bool = True) -> None:
+        for _ in range(seconds):
+            self.clock.now += 1
+            for id in heard:
+                self.view.apply(logged(examples.metric(id=id), time=self.clock.now))
+            if update:
+                self.progress.update()
+
+    def said(self) -> list[str]:
+        return [line for line in written(self.console).splitlines() if not line.startswith("step ")]
+
+
+def test_who_becomes_silent_and_who_is_back_is_said_once() -> None:
+    run = Run()
+    run.go_on(5)
+    run.go_on(20, heard=["gen-1"])
+    run.go_on(5)
+    assert run.said() == [
+        f"generator/gen-0 is silent since {moment(TIME + 5)} (8 s)",
+        "generator/gen-0 is no longer silent, after 21 s",
+    ]
+
+
+def test_while_the_server_is_silent_it_alone_is_named_and_then_all_may_be_heard_again() -> None:
+    run = Run()
+    run.go_on(5)
+    run.server = silence("nats-server")
+    run.go_on(20, heard=[])
+    run.server = None
+    run.go_on(5, heard=[])
+    run.go_on(5)
+    assert run.said() == [
+        f"nats-server (process 42) is silent since {moment(TIME)} (6 s): it was stopped",
+        "nats-server is no longer silent, after 26 s",
+    ]
+
+
+def test_when_up_itself_did_not_run_it_says_so_and_accuses_nobody() -> None:
+    run = Run()
+    run.go_on(5)
+    run.go_on(100, heard=[], update=False)
+    run.go_on(5, heard=[])
+    run.go_on(5)
+    assert run.said() == ["headrace up did not run for 101 s"]
 
 
 def test_each_step_is_told_once_without_a_terminal() -> None:

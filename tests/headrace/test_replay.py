@@ -21,31 +21,15 @@ from bus import Bus, EmbeddedServer, connect
 from headrace import config as configuration
 from headrace.folder import RunFolder
 from headrace.inquiry import Place, ask
-from headrace.models import make_tiny
 from headrace.server import PASSWORD, USER, environment_for
 from schemas import LEDGER, ROLLOUTS, STREAMS, Event, Rollout, Step
 from tests import examples
-from tests.end_to_end.conftest import CONFIG, ROOT, STAND_IN
-from tests.headrace.conftest import Headrace
+from tests.end_to_end.conftest import ROOT
+from tests.headrace.conftest import STEPS, Headrace
 from tests.headrace.recorded import record
 
 pytestmark = pytest.mark.timeout(400)
-STEPS = 6
 Alter = Callable[[Event], Event | None]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A finished run ``whole`` of 6 steps, with checkpoints 0, 4 and 6. Publish nothing into it."""
-    parent = tmp_path_factory.mktemp("replay")
-    make_tiny(parent / "tiny")
-    config = parent / "config.toml"
-    config.write_text(CONFIG.format(model=parent / "tiny", engine=STAND_IN, generators=1))
-    sets = [f"--set={each}" for each in (f"run.steps={STEPS}", "trainer.checkpoint_every=2")]
-    command = [sys.executable, "-m", "headrace", "up", str(config), "--dir", str(parent), *sets]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return RunFolder(parent / "whole")
 
 
 @pytest.fixture
@@ -304,7 +288,7 @@ def test_a_log_on_another_server_is_trained_again_with_the_run_s_folder(
         (copied.path / configuration.FILE_NAME).unlink()
         told = headrace("replay", "train", copied.name, "--dir", tmp_path, "--server", server.url)
         assert told.code == 1
-        assert "has no config.json of run 'whole': a replay needs it" in told.err
+        assert "has no config.json of run 'whole', and a replay needs the configuration" in told.err
     finally:
         server.stop()
 

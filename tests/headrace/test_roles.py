@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.roles import _run
 from headrace.server import environment_for
+from schemas import EnvironmentFault
 from tests.headrace.conftest import GoingOn
 from tests.waiting import eventually
 
@@ -41,6 +45,20 @@ async def test_role_that_a_signal_ended_has_not_finished(
     await until_it_listens(tmp_path / "log")
     process.send_signal(number)
     assert process.wait() == 128 + number
+
+
+def test_sys_exit_in_a_task_of_an_environment_s_own_is_no_orderly_end() -> None:
+    async def role() -> None:
+        async def quit() -> None:
+            sys.exit(0)
+
+        helper = asyncio.create_task(quit())
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        helper.exception()
+
+    with pytest.raises(EnvironmentFault, match=r"a task that an environment had started called sys.exit\(0\)"):
+        _run(role())
 
 
 def ask_to_stop(run: GoingOn) -> None:

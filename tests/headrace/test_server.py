@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,28 @@ def test_named_server_comes_with_the_environments_credentials(
             "secret",
         )
         assert served.goes_on
+
+
+def test_key_and_authority_come_from_the_environment_and_go_to_a_child(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(servers.NKEY, "reader/nkey")
+    monkeypatch.setenv(servers.CA, "ca.pem")
+    address = address_from_environment("tls://one:4222,tls://two:4222")
+    assert (address.nkey, address.ca, address.role) == (Path("reader/nkey"), Path("ca.pem"), "reader")
+    assert environment_for(address) == {
+        servers.URL: "tls://one:4222,tls://two:4222",
+        servers.NKEY: str(tmp_path / "reader" / "nkey"),
+        servers.CA: str(tmp_path / "ca.pem"),
+    }
+
+
+def test_variable_that_is_empty_names_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(servers.NKEY, "")
+    monkeypatch.setenv(servers.CA, "")
+    address = address_from_environment("nats://mill:4222")
+    assert (address.nkey, address.ca) == (None, None)
 
 
 def test_no_server_at_all_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.folder import RunFolder
 from headrace.state import RunPhase, RunState, phase, state_of, steps_of
-from headrace.view import SILENT_AFTER_S, RunView
+from headrace.view import RunView
 from schemas import Event
 from tests import examples
 from tests.headrace.recorded import STEPS, events
@@ -65,7 +65,16 @@ def test_alive_is_who_has_not_stopped_was_heard_and_whose_run_goes_on() -> None:
 
     assert alive() == {"generator": True, "dispatcher": True, "trainer": False}
     assert alive(goes_on=False) == {"generator": False, "dispatcher": False, "trainer": False}
-    assert alive(now=TIME + SILENT_AFTER_S + 1) == {"generator": False, "dispatcher": False, "trainer": False}
+    late = TIME + RunView("demo").silent_after_s + 1
+    assert alive(now=late) == {"generator": False, "dispatcher": False, "trainer": False}
+
+
+def test_who_is_silent_is_said_while_the_run_goes_on() -> None:
+    late = TIME + RunView("demo").silent_after_s + 1
+    assert [silence.who for silence in state(*events("demo", 2), now=late).silent] == [
+        "dispatcher/d", "generator/gen-0",
+    ]  # fmt: skip
+    assert state(*events("demo", 2), now=late, goes_on=False).silent == []
 
 
 def test_steps_are_those_of_the_configuration_that_is_here(ended: RunFolder) -> None:

@@ -177,6 +177,20 @@ async def test_role_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Pat
     assert said(tmp_path, "polite") == ["up", "goodbye"]
 
 
+async def test_role_that_a_signal_has_stopped_ends_in_order(tmp_path: Path) -> None:
+    stop = asyncio.Event()
+    code = (
+        "import os, signal, sys\ndef end(*_):\n    print('goodbye', flush=True)\n    sys.exit(0)\n"
+        f"print(os.getpid()); signal.signal(signal.SIGTERM, end)\n{WAITS}"
+    )
+    task = asyncio.create_task(supervisor(tmp_path, command("trainer", code)).run(stop))
+    pid = int((await until_said(tmp_path, "trainer", 2))[0])
+    os.kill(pid, signal.SIGSTOP)
+    stop.set()
+    await task
+    assert said(tmp_path, "trainer")[2:] == ["goodbye"]
+
+
 async def test_what_a_role_started_ends_with_it(tmp_path: Path) -> None:
     engine = [*PYTHON, WAITS]
     code = f"import subprocess; print(subprocess.Popen({engine!r}).pid, flush=True); import os; os.kill(os.getpid(), 9)"

@@ -1,18 +1,26 @@
-"""What ``headrace up`` says before it starts any role."""
+"""What ``headrace up`` says before it starts any role, what it starts, and what it shows."""
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import io
 from pathlib import Path
+from typing import cast
 
 import pytest
+from rich.console import Console
 
-from bus import EmbeddedServer, connect
-from headrace.config import stored
-from headrace.up import _check_unfinished
-from schemas import RunError
-from tests.headrace import recorded
+from bus import Address
+from headrace.config import load
+from headrace.folder import RunFolder
+from headrace.hosted_server import HostedServer
+from headrace.progress import Progress
+from headrace.supervisor import RoleCommand
+from headrace.up import _show, role_commands
+from headrace.view import RunView
+from tests.examples import metric
 from tests.headrace.conftest import Headrace
+from tests.logs import logged
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.toml"
 
@@ -63,16 +71,36 @@ def test_place_that_cannot_hold_a_run_is_said_before_the_model_is_made(
     assert not model.exists()
 
 
-@pytest.mark.parametrize("announced", [1, 2])
-async def test_run_is_finished_when_its_last_weights_are_announced(tmp_path: Path, announced: int) -> None:
-    folder = recorded.prepare(tmp_path / "runs", "demo", steps=2)
-    server = EmbeddedServer.start(folder.nats)
-    try:
-        await recorded.record(server, "demo", [*recorded.weights_of(folder, announced), *recorded.events("demo", 2)])
-        bus = await connect(server.address("supervisor"), run="demo", role="supervisor", id="up")
-        finished = pytest.raises(RunError, match="is finished: step 2 of 2")
-        with finished if announced == 2 else contextlib.nullcontext():
-            await _check_unfinished(bus, stored(folder.path))
-        await bus.close()
-    finally:
-        server.stop()
+def test_accepted_changes_are_passed_on_to_the_trainer(tmp_path: Path) -> None:
+    class Server:
+        def address(self, role: str) -> Address:
+            return Address("nats://127.0.0.1:1", role, "secret")
+
+    def trainer(**options: bool) -> RoleCommand:
+        commands = role_commands(load(DEMO), RunFolder(tmp_path), cast(HostedServer, Server()), **options)
+        return next(command for command in commands if command.name == "trainer")
+
+    assert trainer().arguments[:2] == ["train", str(tmp_path / "config.json")]
+    assert trainer(accept_changes=True).arguments[:2] == ["train", "--accept-changes"]
+
+
+def test_a_log_that_fills_is_said_on_a_line_of_its_own() -> None:
+    view, changed, written = RunView("demo"), asyncio.Event(), io.StringIO()
+    progress = Progress(view, 10, Console(file=written, width=300))
+
+    async def show() -> None:
+        showing = asyncio.create_task(_show(progress, view, changed, asyncio.Event()))
+        for used in (0.5, 0.81, 0.82, 0.9):
+            gauges = {"log_used": used, "log_steps_left": 4.0}
+            view.apply(logged(metric(role="trainer", id="trainer", gauges=gauges)))
+            changed.set()
+            while changed.is_set():  # noqa: ASYNC110 - it is cleared once it was seen
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        showing.cancel()
+
+    asyncio.run(show())
+    lines = [line for line in written.getvalue().splitlines() if "ROLLOUTS" in line]
+    assert [line[:40] for line in lines] == [
+        "ROLLOUTS holds 81 % of its limit: about ", "ROLLOUTS holds 90 % of its limit: about "
+    ]  # fmt: skip

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.view import SILENT_AFTER_S, RunView
+from headrace.view import RunView
 from schemas import Event
 from tests import examples
 from tests.logs import TIME, logged, unreadable
@@ -68,10 +68,32 @@ def test_gauges_are_summed_over_a_roles_instances() -> None:
 def test_who_says_nothing_is_silent_unless_it_has_stopped() -> None:
     view = view_of(life("started"), life("stopped", role="trainer", id="t"))
     quiet, gone = view.roles["generator/gen-0"], view.roles["trainer/t"]
-    assert quiet.silent_for(TIME + SILENT_AFTER_S) is None
-    assert quiet.silent_for(TIME + SILENT_AFTER_S + 1) == SILENT_AFTER_S + 1
-    assert gone.silent_for(TIME + 1e6) is None
+    after_s = view.silent_after_s
+    assert view.silent_for(quiet, TIME + after_s) is None
+    assert view.silent_for(quiet, TIME + after_s + 1) == after_s + 1
+    assert view.silent_for(gone, TIME + 1e6) is None
     assert view.alive == [quiet]
+
+
+def test_who_has_missed_some_heartbeats_of_the_run_is_silent() -> None:
+    views = [RunView("demo", interval_s) for interval_s in (0.5, 2.0)]
+    for view in views:
+        view.apply(logged(life("ready"), time=TIME))
+    assert [view.silent_for(view.roles["generator/gen-0"], TIME + 10) for view in views] == [10, None]
+
+
+def test_nobody_is_silent_before_there_was_time_to_be_heard() -> None:
+    view = view_of(life("ready"))
+    role = view.roles["generator/gen-0"]
+    view.listening_since = TIME + 1000
+    assert view.silent_for(role, TIME + 1000 + view.silent_after_s) is None
+    assert view.silent_for(role, TIME + 1001 + view.silent_after_s) == 1001 + view.silent_after_s
+
+
+def test_note_is_what_holds_a_role_up_now() -> None:
+    full = examples.metric(note="the stream is full")
+    assert view_of(life("ready"), full).roles["generator/gen-0"].note == "the stream is full"
+    assert view_of(life("ready"), full, examples.metric()).roles["generator/gen-0"].note == ""
 
 
 def test_pause_resume_and_stop_are_remembered() -> None:
@@ -97,3 +119,12 @@ def test_dead_letters_are_kept_and_unreadable_messages_passed_over() -> None:
     view = view_of(examples.dead())
     view.apply(unreadable())
     assert len(view.dead) == 1
+
+
+def test_the_end_of_a_process_is_not_that_of_the_one_which_took_its_place() -> None:
+    view = RunView("demo")
+    for pid, state in ((1, "started"), (2, "started"), (2, "ready"), (1, "stopped")):
+        event = examples.lifecycle(role="trainer", id="trainer", pid=pid, host="mill", state=state)
+        view.apply(logged(event))
+    (trainer,) = view.of_role("trainer")
+    assert (trainer.pid, trainer.state) == (2, "ready")

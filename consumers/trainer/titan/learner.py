@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from consumers.trainer.checkpoint_folder import CheckpointDamaged
 from consumers.trainer.loss import Gap, LossSums, logprob_gap, policy_loss, token_logprobs
 from consumers.trainer.micro_batch import MicroBatch, empty_micro_batch
 from consumers.trainer.packing import padded
@@ -50,7 +51,7 @@ class _Batch(NamedTuple):
 
 
 class Learner:
-    """One model in training. Every method but ``checkpoints`` is collective: all ranks call it.
+    """One model in training. All ranks call its methods together, but for those that look at checkpoints or rename one.
 
     The same start, settings and micro-batches give the same bytes of weights, in one process on the CPU.
     """
@@ -159,7 +160,7 @@ class Learner:
     def load_checkpoint(self, step: int) -> None:
         """Restore checkpoint ``step``; settings that have changed since it was made count as they are now.
 
-        Raises CheckpointUnusable where it is missing, damaged or of another model.
+        Raises CheckpointDamaged where it is missing or damaged, and CheckpointUnusable where it is of another model.
         """
         self._checkpoints.load(step)
         # It holds those of the optimizer too, and the learning rate of the next step.
@@ -169,7 +170,15 @@ class Learner:
 
     def checkpoints(self) -> list[int]:
         """Steps that have a complete checkpoint, ascending."""
-        return self._checkpoints.steps()
+        return self._checkpoints.folder.steps()
+
+    def checkpoint_faults(self) -> dict[int, CheckpointDamaged]:
+        """What is wrong with each damaged checkpoint; reads every byte of all of them."""
+        return self._checkpoints.folder.faults()
+
+    def set_checkpoint_aside(self, step: int) -> Path:
+        """Rename checkpoint ``step``, so that it is none any more; returns its new place. On rank 0 alone."""
+        return self._checkpoints.folder.set_aside(step)
 
     def close(self) -> None:
         """Leave the other ranks."""

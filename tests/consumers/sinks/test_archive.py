@@ -6,12 +6,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from bus import Bus
+from bus import Bus, EmbeddedServer
 from consumers.sinks import run_archive
 from consumers.sinks.archive import SCHEMA, Archive, Row, resumes_at, table
-from schemas import Failure, Rollout
+from schemas import Failure, Rollout, Span, Turn, encode
 from tests import examples
 from tests.logs import TIME, logged, unreadable
+from tests.raw_publisher import publish_raw
 
 
 def names(folder: Path) -> list[str]:
@@ -150,6 +151,40 @@ def test_failed_write_leaves_no_file_that_looks_whole(tmp_path: Path, monkeypatc
     assert resumes_at(tmp_path) == 1
     monkeypatch.undo()
     assert archive.flush() == tmp_path / "rollouts-00000001-00000002.parquet"
+
+
+def test_the_greatest_figures_of_a_valid_rollout_fit_into_their_columns(tmp_path: Path) -> None:
+    extreme = examples.rollout(
+        group=2**53,
+        member=4095,
+        index=2**53,
+        attempt=2**31 - 1,
+        swaps_during=2**31 - 1,
+        turns=[Turn(8, 6, 2**31 - 1, "stop")],
+        spans=[Span(2**31 - 1, 0, 6)],
+        reward=-1e6,
+        metrics={"m" * 128: 1e12},
+    )
+    archive = Archive(tmp_path)
+    archive.add(logged(extreme, sequence=2**53))
+    path = archive.flush()
+    (row,) = pq.read_table(path).to_pylist()
+    assert (row["group"], row["cached"], row["versions"][0]) == (2**53, [2**31 - 1], 2**31 - 1)
+
+
+async def test_poison_among_rollouts_stops_no_archive(
+    server: EmbeddedServer, writer: Bus, sink: Bus, tmp_path: Path
+) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    address, subject = server.address("admin"), f"hr.{writer.run}.rollout.reverse"
+    await writer.publish(examples.rollout(run=writer.run, group=0))
+    for payload in (b"", b"noise", encode(examples.rollout(run="other")), encode(examples.term(run=writer.run))):
+        await publish_raw(address, subject, payload, b"Status: 404\r\nhr-group: \xff\r\n")
+    await writer.publish(examples.rollout(run=writer.run, group=1))
+    await run_archive(sink, tmp_path / "archive", stop)
+    assert names(tmp_path / "archive") == ["rollouts-00000001-00000006.parquet"]
+    assert pq.read_table(tmp_path / "archive").column("group").to_pylist() == [0, 1]
 
 
 async def test_stopped_archive_has_the_whole_log_and_a_restart_adds_to_it(

@@ -6,6 +6,7 @@ from bus import Bus
 from consumers.sinks.following import following
 from schemas import ROLLOUTS, Rollout
 from tests import examples
+from tests.waiting import eventually
 
 
 async def publish(writer: Bus, *groups: int) -> None:
@@ -76,4 +77,8 @@ async def test_cancelled_follower_leaves_nothing_behind(writer: Bus, sink: Bus) 
     follower.cancel()
     await asyncio.wait({follower})
     assert follower.cancelled()
-    assert asyncio.all_tasks() == before
+
+    async def nothing_is_left() -> bool:
+        return asyncio.all_tasks() == before
+
+    await eventually(nothing_is_left)

@@ -9,13 +9,14 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bus import Bus
+from bus import Bus, EmbeddedServer
 from consumers.sinks import MetricsSettings, run_metrics
 from consumers.sinks.figures import Figures
 from consumers.sinks.metrics import FiguresCollector, served
-from schemas import ConfigError
+from schemas import ConfigError, encode
 from tests import examples
 from tests.logs import logged
+from tests.raw_publisher import publish_raw
 from tests.waiting import eventually
 
 
@@ -26,11 +27,15 @@ def collector() -> FiguresCollector:
     return collector
 
 
-def scraped(port: int) -> dict[str, float]:
+def scraped_text(port: int) -> str:
     response: HTTPResponse
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
-        text = response.read().decode()
-    return {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
+        return response.read().decode()
+
+
+def scraped(port: int) -> dict[str, float]:
+    families = text_string_to_metric_families(scraped_text(port))
+    return {sample.name: sample.value for family in families for sample in family.samples}
 
 
 def test_scrape_has_the_figures_of_the_moment(collector: FiguresCollector) -> None:
@@ -87,6 +92,32 @@ async def test_figures_follow_the_log_until_the_sink_is_stopped(writer: Bus, sin
     stop.set()
     await running
     assert not await has("headrace_rollouts_total", 2)
+
+
+async def test_poison_is_counted_and_stops_no_figures(server: EmbeddedServer, writer: Bus, sink: Bus) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+    for end in ("task.reverse", "rollout.reverse", "step", "metric.sink.x", "dead.TASKS"):
+        for payload in (b"noise", encode(examples.rollout(run="other"))):
+            await publish_raw(server.address("admin"), f"hr.{writer.run}.{end}", payload, b"Status: 100\r\n")
+    await writer.publish(examples.rollout(run=writer.run))
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_metrics(sink, MetricsSettings(port=port), stop))
+
+    async def counted() -> bool:
+        try:
+            text = await asyncio.to_thread(scraped_text, port)
+        except OSError:
+            return False
+        invalid = [line for line in text.splitlines() if line.startswith("headrace_log_invalid_total")]
+        return (
+            len(invalid) == 5 and all(line.endswith(" 2.0") for line in invalid) and "headrace_rollouts_total" in text
+        )
+
+    await eventually(counted)
+    stop.set()
+    await running
 
 
 async def test_port_zero_serves_nothing(sink: Bus) -> None:

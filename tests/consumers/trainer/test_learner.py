@@ -12,10 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from consumers.trainer import CheckpointUnusable
 from consumers.trainer.micro_batch import MicroBatch
 from consumers.trainer.packing import Document, build_micro_batches, pack
 from consumers.trainer.settings import TrainerSettings
-from consumers.trainer.titan import CheckpointUnusable, Learner
+from consumers.trainer.titan import Learner
 from tests.consumers.trainer.tiny_models import make_model, random_documents
 
 Kind = Literal["grpo", "reinforce"]
@@ -313,7 +314,7 @@ def test_an_interrupted_checkpoint_is_not_there(model: Path, tmp_path: Path, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("consumers.trainer.titan.checkpoints._write_manifest", interrupt)
+        patch.setattr("consumers.trainer.checkpoint_folder._write_manifest", interrupt)
         with pytest.raises(KeyboardInterrupt):
             policy.save_checkpoint(2)
     assert policy.checkpoints() == [1]
@@ -342,7 +343,7 @@ def test_a_damaged_checkpoint_is_named_and_touches_nothing(damage: str, model: P
         largest.unlink()
     else:
         (folder / "manifest.json").write_text("{")
-    with pytest.raises(CheckpointUnusable, match=r"step-1 is damaged: .*delete the folder"):
+    with pytest.raises(CheckpointUnusable, match=r"step-1 is damaged \(.*\): an older one serves"):
         policy.load_checkpoint(1)
     assert policy.export() == before
 

@@ -6,8 +6,8 @@ import pytest
 
 from bus import Ledger
 from consumers.trainer.takeover import check_takeover, refusal
-from schemas import TELEMETRY, Fenced, Lifecycle, Metric
-from tests.examples import term
+from schemas import LEDGER, TELEMETRY, Fenced, Metric, Term
+from tests.examples import lifecycle, term
 
 NOW = 1000.0
 
@@ -32,13 +32,32 @@ def test_another_name_takes_over_from_a_silent_or_ended_one() -> None:
 
 async def test_signs_of_life_are_read_from_the_log(connect_as: Any) -> None:
     trainer = await connect_as("trainer", id="a")
-    ledger = Ledger(trainer, "writer")
-    await ledger.open()
-    await ledger.append(term(run=trainer.run, instance="a"))
+    begun = await begin_term(trainer, pid=7)
+    with pytest.raises(Fenced, match="alive"):
+        await check_takeover(trainer, "b", begun + 1)
+    await check_takeover(trainer, "b", begun + 16)
     await trainer.publish(Metric(run=trainer.run, role="trainer", id="a", gauges={}))
     heard = await trainer.last(TELEMETRY, Metric, source="trainer/a")
     with pytest.raises(Fenced, match="alive"):
-        await check_takeover(trainer, "b", heard.time + 1)
+        await check_takeover(trainer, "b", heard.time + 14)
     await check_takeover(trainer, "a", heard.time + 1)
-    await trainer.publish(Lifecycle(run=trainer.run, role="trainer", id="a", pid=1, host="h", state="stopped"))
+    await trainer.publish(lifecycle(run=trainer.run, role="trainer", id="a", pid=7, host="mill", state="stopped"))
     await check_takeover(trainer, "b", heard.time + 1)
+
+
+async def test_the_end_of_a_trainer_that_was_taken_over_is_not_that_of_its_successor(connect_as: Any) -> None:
+    trainer = await connect_as("trainer", id="a")
+    await begin_term(trainer, pid=7)
+    begun = await begin_term(trainer, pid=8)
+    await trainer.publish(lifecycle(run=trainer.run, role="trainer", id="a", pid=7, host="mill", state="stopped"))
+    with pytest.raises(Fenced, match=r"trainer 'a' \(process 8 on mill\) was alive"):
+        await check_takeover(trainer, "b", begun + 1)
+
+
+async def begin_term(bus: Any, *, pid: int) -> float:
+    """When the server stored the term of trainer ``a``, in seconds since the epoch."""
+    ledger = Ledger(bus, f"writer {pid}")
+    await ledger.open()
+    await ledger.append(term(run=bus.run, instance="a", pid=pid, host="mill"))
+    last = await bus.last(LEDGER, Term)
+    return float(last.time)

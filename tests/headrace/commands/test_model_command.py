@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from bus import WeightsStore
+from bus import FileWeights
 from headrace.folder import RunFolder
 from schemas import Weights
 from tests import examples
@@ -61,7 +62,7 @@ def test_folder_that_holds_something_is_left_alone(ended: RunFolder, headrace: H
 
 
 def test_damaged_weights_are_not_exported(copied: RunFolder, headrace: Headrace, tmp_path: Path) -> None:
-    sha256 = WeightsStore(copied.weights, 3).versions()[3]
+    sha256 = asyncio.run(FileWeights(copied.weights, 3).versions())[3]
     (copied.weights / sha256 / "model.safetensors").write_bytes(b"weights X")
     told = headrace("model", "export", "demo", tmp_path / "out", "--dir", copied.path.parent)
     assert told.code == 1
@@ -72,7 +73,7 @@ def test_damaged_weights_are_not_exported(copied: RunFolder, headrace: Headrace,
 def test_weights_that_the_log_does_not_know_are_not_exported(
     copied: RunFolder, headrace: Headrace, tmp_path: Path
 ) -> None:
-    WeightsStore(copied.weights, 0).put(b"made without an announcement", version=3)
+    asyncio.run(FileWeights(copied.weights, 0).put(b"made without an announcement", version=3))
     told = headrace("model", "export", "demo", tmp_path / "out", "--dir", copied.path.parent)
     assert told.code == 0
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == recorded.payload_of(2)
@@ -131,7 +132,7 @@ def test_transformers_loads_what_was_exported(headrace: Headrace, tmp_path: Path
     trained = {name: value + 1.0 for name, value in qwen3(tmp_path / "models" / "tiny").items()}
     folder = recorded.make_run(tmp_path)
     payload = save(trained, metadata={"format": "pt"})
-    stored = WeightsStore(folder.weights, 0).put(payload, version=4)
+    stored = asyncio.run(FileWeights(folder.weights, 0).put(payload, version=4))
     recorded.add(folder, [weights_event(stored)])
     told = headrace("model", "export", "demo", tmp_path / "out", "--dir", tmp_path)
     assert told.code == 0

@@ -1,13 +1,43 @@
 from __future__ import annotations
 
+import asyncio
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from bus import EmbeddedServer, connect
 from headrace.folder import RunFolder
+from schemas import ROLLOUTS, Event
+from tests import examples
+from tests.headrace import recorded
 from tests.headrace.conftest import Headrace
+
+MakeLog = Callable[..., RunFolder]
+
+
+@pytest.fixture
+def make_log(tmp_path: Path) -> MakeLog:
+    """A run ``kept`` with a log of these events, purged below sequence ``purge``."""
+
+    def make(log: list[Event], *, purge: int = 0) -> RunFolder:
+        folder = recorded.prepare(tmp_path, "kept")
+        recorded.add(folder, [msgspec.structs.replace(event, run="kept") for event in log])
+        if purge:
+            server = EmbeddedServer.start(folder.nats)
+            asyncio.run(purge_below(server, purge))
+            server.stop()
+        return folder
+
+    return make
+
+
+async def purge_below(server: EmbeddedServer, sequence: int) -> None:
+    bus = await connect(server.address("trainer"), run="kept", role="trainer", id="trainer")
+    await bus.purge(ROLLOUTS, before=sequence)
+    await bus.close()
 
 
 def test_rollout_is_shown_with_the_version_of_each_token(ended: RunFolder, headrace: Headrace) -> None:
@@ -24,9 +54,58 @@ def test_rollout_as_json_has_its_tokens(ended: RunFolder, headrace: Headrace) ->
     assert (rollout["group"], rollout["member"], len(rollout["tokens"])) == (1, 2, 12)
 
 
-def test_group_lists_its_members(ended: RunFolder, headrace: Headrace) -> None:
-    told = headrace("show", "demo", "1/", "--dir", ended.path.parent)
-    assert [line.split()[3] for line in told.out.splitlines()] == ["g1/0", "g1/1", "g1/2"]
+@pytest.mark.parametrize("id", ["1/", "g1/", "g1"])
+def test_group_lists_its_members(id: str, ended: RunFolder, headrace: Headrace) -> None:
+    told = headrace("show", "demo", id, "--dir", ended.path.parent)
+    title, *members = told.out.splitlines()[-4:]
+    assert title.split()[:3] == ["member", "reward", "versions"]
+    assert [line.split()[:3] for line in members] == [
+        ["0", "0.80", "v0-1"],
+        ["1", "0.80", "v0-1"],
+        ["2", "0.80", "v0-1"],
+    ]
+
+
+def test_a_rollout_and_its_group_tell_what_became_of_them(make_log: MakeLog, headrace: Headrace) -> None:
+    """Group 0 was trained, group 1 was closed, and group 2 is open."""
+    trained = examples.trained_group(group=0, sequences=[1, 2], rewards=[1.0, 0.5], advantages=[1.0, -1.0], left_out={})
+    run = make_log(
+        [
+            *(examples.rollout(group=group, member=member) for group in range(3) for member in range(2)),
+            examples.step(number=1, groups=[trained], packing=[[[0, 1]]], left_out={}, left_out_tokens={}),
+            examples.closed(group=1, step=2, rewards=[1.0, 1.0]),
+        ]
+    )
+    fates = ("trained in step 1", "left out with its group at step 2: no_signal", "no step has trained it so far")
+    for group, fate in enumerate(fates):
+        told = headrace("show", run.name, f"{group}/", "--dir", run.path.parent)
+        assert f"became       {fate}" in told.out.replace(" \n", "\n")
+    told = headrace("show", run.name, "0/1", "--dir", run.path.parent, "--model", run.path.parent / "models" / "tiny")
+    assert "trained in step 1 with advantage -1.0000" in told.out
+
+
+def test_what_retention_has_purged_is_told(make_log: MakeLog, headrace: Headrace) -> None:
+    run = make_log([examples.rollout(group=group, member=member) for group in range(3) for member in range(2)], purge=4)
+    purged = '(log.keep = "checkpoints": rollouts up to sequence 3 were purged)'
+    for id, message in (
+        ("0/1", f"run 'kept' has no rollout of group 0; the nearest group is 1 {purged}"),
+        ("1/0", f"run 'kept' has no rollout 1/0; the members of group 1 are 1 {purged}"),
+    ):
+        told = headrace("show", run.name, id, "--dir", run.path.parent)
+        assert (told.code, told.err) == (1, f"headrace show: {message}\n")
+
+
+def test_when_all_is_purged_no_group_is_near(make_log: MakeLog, headrace: Headrace) -> None:
+    run = make_log([examples.rollout(group=0, member=0)], purge=2)
+    told = headrace("show", run.name, "0/", "--dir", run.path.parent)
+    assert told.err.startswith("headrace show: run 'kept' has no rollout of group 0 (log.keep")
+
+
+def test_a_run_that_has_just_begun_has_nothing_to_show(make_log: MakeLog, headrace: Headrace) -> None:
+    run = make_log([])
+    for id, words in (("0/", "has no rollouts yet"), ("1", "has committed no step yet")):
+        told = headrace("show", run.name, id, "--dir", run.path.parent)
+        assert told.err == f"headrace show: run 'kept' {words}: see headrace tail kept\n"
 
 
 @pytest.mark.parametrize("id", ["2", "step-2"])

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bus import Bus, Ledger, Published
+from bus import Bus, EmbeddedServer, Ledger, Published
 from producers import Admission, Dispatcher, TaskSource
-from schemas import TASKS, Control, EnvironmentFault, EnvironmentSettings, Event, GroupTask, Task
-from tests.examples import closed, step, trained_group
+from schemas import TASKS, Control, EnvironmentFault, EnvironmentSettings, Event, GroupTask, Task, encode
+from tests.examples import closed, control, step, task, trained_group
+from tests.raw_publisher import publish_raw
 
 GROUPS, BOUND = 4, 1
 
@@ -167,7 +168,90 @@ async def test_its_cursor_is_the_last_task_whatever_else_was_stored(connect_as: 
     assert tried == [8]
 
 
-@pytest.mark.parametrize("made", [None, Task(prompt="p", data={"n": np.float32(1)})])
+FORGED = [b"no task", *(encode(task(group=group)) for group in (0, 3, 7, 8, 9, 10**6))]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_its_cursor_counts_its_own_tasks_whatever_was_stored_among_them(
+    server: EmbeddedServer, connect_as: Any, restarted: bool
+) -> None:
+    """A forged task moves it neither backwards, where it would never get on, nor forwards."""
+    watcher: Bus = await connect_as("trainer")
+    ledger = Ledger(watcher, "a")
+    await ledger.open()
+    bus: Bus = await connect_as("dispatcher")
+    tried: list[int] = []
+    for closing, forged in enumerate(FORGED):
+        payload = forged.replace(b'"run":"demo"', b'"run":"%s"' % bus.run.encode())
+        async with running(bus):
+            await watched(watcher, 8 + 2 * closing)
+            if not restarted:
+                await publish_raw(server.address("admin"), f"hr.{bus.run}.task.reverse", payload)
+                await ledger.append(closed(run=bus.run, group=closing))
+                await watched(watcher, 10 + 2 * closing)
+        if restarted:
+            await publish_raw(server.address("admin"), f"hr.{bus.run}.task.reverse", payload)
+            await ledger.append(closed(run=bus.run, group=closing))
+    async with running(bus):
+        await watched(watcher, 8 + 2 * len(FORGED))
+    source = f"/{bus.run}/dispatcher/"
+    tried = [each.event.group async for each in watcher.read(TASKS) if source in each.headers.get("ce-source", "")]  # type: ignore[union-attr]
+    assert tried == list(range(8 + len(FORGED)))
+
+
+async def watched(bus: Bus, messages: int) -> None:
+    """Return when TASKS has so many messages."""
+    async for logged in bus.read(TASKS, follow=True):
+        if logged.sequence >= messages:
+            return
+
+
+async def test_what_is_no_control_event_is_passed_over_and_said(
+    server: EmbeddedServer, connect_as: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus, operator = await connect_as("dispatcher"), await connect_as("operator")
+    for payload in (b"noise", encode(control(run="other", action="pause", limit=None)), b'{"type":"control.v1"}'):
+        await publish_raw(server.address("admin"), f"hr.{bus.run}.control", payload)
+    async with running(bus):
+        assert [each.group for each in await first_tasks(bus, 8)] == list(range(8))
+        await operator.publish(Control(run=bus.run, action="pause"))
+    for words in ("Expected `object`, got `int`", "it is a control.v1 of run 'other'", "missing required field"):
+        assert words in caplog.text
+
+
+async def test_what_is_no_ledger_event_closes_no_group(
+    server: EmbeddedServer, connect_as: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trainer is fenced by it, and says so; the dispatcher waits for a trainer as before."""
+    bus: Bus = await connect_as("dispatcher")
+    ledger = Ledger(await connect_as("trainer"), "a")
+    for end, payload in (("step", b"noise"), ("closed", encode(closed(run="other"))), ("closed", encode(step()))):
+        await publish_raw(server.address("admin"), f"hr.{bus.run}.{end}", payload)
+    await ledger.open()
+    async with running(bus):
+        await first_tasks(bus, 8)
+        await ledger.append(closed(run=bus.run, group=1))
+        assert [each.group for each in await first_tasks(bus, 9)] == list(range(9))
+    for words in ("not a known event", "it is a closed.v1 of run 'other'", "it is a step.v1 of run 'demo'"):
+        assert words in caplog.text
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("division by zero"), SystemExit(0), RecursionError("too deep")])
+def test_an_environment_that_makes_no_task_is_named_whatever_it_raises(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(self: object, index: int) -> Task:
+        raise error
+
+    monkeypatch.setattr("environments.reverse.Reverse.task", raising)
+    tasks = TaskSource([EnvironmentSettings(name="reverse")], run="demo", seed=1, group_size=2)
+    with pytest.raises(
+        EnvironmentFault, match=rf"cannot make task 3: {type(error).__name__}: .*headrace env try reverse"
+    ):
+        tasks.group(3, least_version=0)
+
+
+@pytest.mark.parametrize("made", [None, Task(prompt="p", data={"n": np.float32(1)}), Task(prompt=7)])  # type: ignore[arg-type]
 def test_what_is_no_task_is_named_with_its_environment(made: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("environments.reverse.Reverse.task", lambda self, index: made)
     tasks = TaskSource([EnvironmentSettings(name="reverse")], run="demo", seed=1, group_size=2)

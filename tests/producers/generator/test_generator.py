@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bus import Bus, Ledger, WeightsStore
+from bus import Bus, FileWeights, Ledger
 from environments import Environment, Outcome, Policy, Sample
 from producers import Gate, Generator, GeneratorSettings, Player, WeightsFeed
 from producers.generator.generator import LEASES
-from schemas import DEAD, ROLLOUTS, TASKS, EngineError, GroupTask, Rollout, Span, Task, Weights, WeightsError, encode
+from schemas import (
+    DEAD,
+    ROLLOUTS,
+    TASKS,
+    EngineError,
+    GroupTask,
+    Rollout,
+    Span,
+    Task,
+    Weights,
+    WeightsError,
+)
 from tests.examples import task
 from tests.producers.generator.test_gate import PuppetEngine
 from tests.producers.generator.test_play import Letters
@@ -63,17 +75,17 @@ class Mill:
 
     def __init__(self, connect_as: Any, folder: Path) -> None:
         self.connect_as = connect_as
-        self.store = WeightsStore(folder, 0)
+        self.store = FileWeights(folder, 0)
         self._numbers = itertools.count()
 
-    async def announce(self, version: int) -> None:
+    async def announce(self, version: int, **fields: Any) -> None:
         if version == 0:
             self.trainer: Bus = await self.connect_as("trainer")
             self.ledger = Ledger(self.trainer, "trainer")
             await self.ledger.open()
-        stored = self.store.put(b"weights %d" % version, version=version)
-        fields = {"sha256": stored.sha256, "size_bytes": stored.size_bytes, "location": stored.location}
-        await self.ledger.append(Weights(run=self.trainer.run, version=version, dtype="float32", **fields))
+        stored = await self.store.put(b"weights %d" % version, version=version)
+        truth = {"sha256": stored.sha256, "size_bytes": stored.size_bytes, "location": stored.location}
+        await self.ledger.append(Weights(run=self.trainer.run, version=version, dtype="float32", **(truth | fields)))
 
     async def issue(self, group: int, *, least_version: int = 0) -> GroupTask:
         dispatcher: Bus = await self.connect_as("dispatcher")
@@ -235,17 +247,24 @@ async def test_a_group_that_nobody_survives_is_answered_with_error_members(mill:
     assert "delivered 3 times" in letter.event.reason  # type: ignore[union-attr]
 
 
-async def test_a_task_that_cannot_be_decoded_goes_to_dead_and_the_next_is_played(mill: Mill, connect_as: Any) -> None:
+async def test_a_play_that_will_not_end_does_not_keep_the_generator_from_ending(mill: Mill) -> None:
+    release = asyncio.Event()
+
+    class Stubborn(Turn):
+        async def play(self, task: Task, policy: Policy) -> Outcome:
+            self.begun.set()
+            while not release.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await release.wait()
+            return Outcome(reward=1.0)
+
     await mill.announce(0)
-    admin: Bus = await connect_as("admin")
-    bad = encode(task(run=admin.run)).replace(b'"size":8', b'"size":0')
-    await admin.wire.request(f"hr.{admin.run}.task.reverse", bad, timeout_s=5.0)
-    await mill.issue(1)
-    async with mill.generator(Turn()):
-        assert {each.group for each in await mill.rollouts(SIZE)} == {1}
-        await mill.settled(2)
-    (letter,) = [logged async for logged in admin.read(DEAD)]
-    assert letter.event.payload == bad  # type: ignore[union-attr]
+    await mill.issue(0)
+    stubborn = Stubborn()
+    async with mill.generator(stubborn):
+        await stubborn.begun.wait()
+    release.set()
+    assert (await mill.trainer.state(ROLLOUTS)).messages == 0
 
 
 async def test_two_generators_share_the_groups(mill: Mill) -> None:
@@ -293,14 +312,13 @@ async def test_weights_that_are_overtaken_while_they_are_fetched_are_skipped(mil
     feed = WeightsFeed(bus, mill.store)
     following = asyncio.create_task(feed.follow())
     assert (await feed.next()).weights.version == 0
-    fetch: Callable[[Weights], Path] = mill.store.fetch
-    loop, overtaken = asyncio.get_running_loop(), []
+    fetch, overtaken = mill.store.fetch, []
 
-    def slow_fetch(weights: Weights) -> Path:
+    async def slow_fetch(weights: Weights) -> Path:
         if weights.version == 1 and not overtaken:
             overtaken.append(True)
-            asyncio.run_coroutine_threadsafe(mill.announce(2), loop).result(10)
-        return fetch(weights)
+            await mill.announce(2)
+        return await fetch(weights)
 
     mill.store.fetch = slow_fetch  # type: ignore[method-assign]
     await mill.announce(1)
@@ -316,19 +334,18 @@ async def test_weights_pruned_before_their_successor_was_heard_of_are_passed_ove
     feed = WeightsFeed(await mill.connect_as("generator"), mill.store)
     following = asyncio.create_task(feed.follow())
     assert (await feed.next()).weights.version == 0
-    fetch: Callable[[Weights], Path] = mill.store.fetch
-    loop = asyncio.get_running_loop()
+    fetch = mill.store.fetch
 
     async def go_deaf_while_the_trainer_goes_on() -> None:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await mill.announce(2)
 
-    def pruned(weights: Weights) -> Path:
+    async def pruned(weights: Weights) -> Path:
         if weights.version == 1:
-            asyncio.run_coroutine_threadsafe(go_deaf_while_the_trainer_goes_on(), loop).result(10)
+            await go_deaf_while_the_trainer_goes_on()
             raise WeightsError("weights 1 were pruned")
-        return fetch(weights)
+        return await fetch(weights)
 
     mill.store.fetch = pruned  # type: ignore[method-assign]
     await mill.announce(1)
@@ -353,34 +370,22 @@ async def test_weights_pruned_between_verification_and_load_are_passed_over(mill
     assert [each.least_version for each in rollouts[SIZE:]] == [2] * SIZE
 
 
-async def test_a_task_of_another_run_goes_to_dead_and_the_next_is_played(mill: Mill, connect_as: Any) -> None:
-    await mill.announce(0)
-    admin: Bus = await connect_as("admin")
-    await admin.wire.request(f"hr.{admin.run}.task.reverse", encode(task(run="other")), timeout_s=5.0)
-    await mill.issue(1)
-    async with mill.generator(Turn()):
-        assert {each.group for each in await mill.rollouts(SIZE)} == {1}
-        await mill.settled(2)
-    (letter,) = [logged async for logged in admin.read(DEAD)]
-    assert "of run 'other'" in letter.event.reason  # type: ignore[union-attr]
-
-
-async def test_a_group_whose_environment_cancels_a_play_is_played_again_until_it_is_whole(mill: Mill) -> None:
-    class Quitter(Turn):
+async def test_a_group_whose_environment_cancels_the_generator_s_tasks_is_played_again_until_it_is_whole(
+    mill: Mill,
+) -> None:
+    class Vandal(Turn):
         plays = 0
 
         async def play(self, task: Task, policy: Policy) -> Outcome:
             self.plays += 1
             if self.plays == 1:
-                ours = asyncio.current_task()
-                assert ours is not None
-                ours.cancel()
-                await asyncio.sleep(0)
+                next(each for each in asyncio.all_tasks() if "_play_member" in repr(each)).cancel()
+                await asyncio.Event().wait()
             return await super().play(task, policy)
 
     await mill.announce(0)
     await mill.issue(0)
-    async with mill.generator(Quitter()):
+    async with mill.generator(Vandal()):
         rollouts = await mill.rollouts(SIZE)
         await mill.settled(1)
     assert {each.member for each in rollouts} == set(range(SIZE))

@@ -99,6 +99,18 @@ async def test_a_renewal_counts_from_its_question(clock: SimpleNamespace) -> Non
         assert not lease.held, "the server may have renewed it as early as at 0"
 
 
+async def test_a_process_that_stood_still_says_so(clock: SimpleNamespace, caplog: pytest.LogCaptureFixture) -> None:
+    delivery = PuppetDelivery()
+    async with lease_on(delivery) as lease:
+        await asyncio.sleep(0)
+        clock.now += 3.0  # an environment that blocks the event loop
+        await lease._beating
+    assert "lease on task 7 could not be renewed for 3 s" in caplog.text
+    assert "an environment blocks its event loop" in caplog.text
+    assert "lease on task 7 ended before the group did" in caplog.text
+    assert delivery.renewals.empty()
+
+
 async def test_a_failed_renewal_is_tried_again(clock: SimpleNamespace) -> None:
     delivery = PuppetDelivery()
     async with lease_on(delivery) as lease:

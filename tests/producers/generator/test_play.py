@@ -51,7 +51,7 @@ class Scene(Environment):
     async def play(self, task: Task, policy: Policy) -> Outcome:
         act = self.acts[min(self.plays, len(self.acts) - 1)]
         self.plays += 1
-        if isinstance(act, Exception):
+        if isinstance(act, BaseException):
             raise act
         if act == "hang":
             await asyncio.Event().wait()
@@ -119,15 +119,147 @@ async def test_an_environment_that_hangs_is_timed_out() -> None:
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (Outcome(reward=math.nan), "not finite"),
-        (Outcome(reward=1.0, metrics={"m": math.inf}), "not finite"),
+        (Outcome(reward=math.nan), "number nan is not finite"),
+        (Outcome(reward=-math.inf), "number -inf is not finite"),
+        (Outcome(reward=1.0, metrics={"m": math.inf}), "number inf is not finite"),
+        (Outcome(reward=1e7), "reward 10000000.0 is beyond 1e+06"),
+        (Outcome(reward=10**400), "reward is a int that is no float: int too large"),
+        (Outcome(reward="1.0"), "reward is a str, not a number"),
+        (Outcome(reward=None), "reward is a NoneType, not a number"),
+        (Outcome(reward=1 + 2j), "reward is a complex, not a number"),
+        (Outcome(reward=1.0, metrics={"m": "1"}), "metric 'm' is a str, not a number"),
+        (Outcome(reward=1.0, metrics={"m": 1e300}), "metric 'm' is 1e+300, beyond 1e+12"),
+        (Outcome(reward=1.0, metrics=[1.0]), "metrics is a list, not a dict"),
+        (Outcome(reward=1.0, metrics={f"m{i}": 0.0 for i in range(300)}), "300 metrics exceed 256"),
+        (Outcome(reward=1.0, metrics={"m" * 10_000: 0.0}), "a name of 10000 characters"),
         ("silent", "without a reply"),
+        (SystemExit(0), "SystemExit left play: an environment must not end its process"),
+        (KeyboardInterrupt(), "KeyboardInterrupt left play"),
+        (ExceptionGroup("unhandled", [ExceptionGroup("more", [ValueError("the cause")])]), "ValueError: the cause"),
+        (BaseExceptionGroup("unhandled", [SystemExit(3)]), "BaseExceptionGroup left play"),
+        (EngineError("the environment says so"), "EngineError: the environment says so"),
+        (RuntimeError("x" * 10_000_000), "RuntimeError: xxx"),
+        (RuntimeError("half \ud800"), "RuntimeError: half ?"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_a_play_that_cannot_be_trained_is_an_error_of_its_environment_and_no_reward(
+    act: object, words: str
+) -> None:
+    rollout = await play(Scene(act))
+    encode(rollout)
+    assert rollout.reward is None
+    assert rollout.error is not None
+    assert rollout.error.kind == "environment"
+    assert words in rollout.error.message
+    assert len(rollout.error.message) <= 500
+
+
+@pytest.mark.parametrize("result", [None, 1.0, {"reward": 1.0}, "Outcome"])
+async def test_a_play_that_returns_something_else_is_an_error(result: object) -> None:
+    class Wrong(Scene):
+        async def play(self, task: Task, policy: Policy) -> Outcome:
+            await policy.say("hi")
+            return result  # type: ignore[return-value]
+
+    rollout = await play(Wrong())
+    assert rollout.error is not None
+    assert f"play returned {type(result).__name__}, not an Outcome" in rollout.error.message
+
+
+async def test_a_play_that_is_no_coroutine_is_an_error() -> None:
+    class Ordinary(Scene):
+        def play(self, task: Task, policy: Policy) -> Outcome:  # type: ignore[override]
+            return Outcome(reward=1.0)
+
+    rollout = await play(Ordinary())
+    assert rollout.error is not None
+    assert "can't be used in 'await' expression" in rollout.error.message
+
+
+async def test_an_error_that_has_no_text_is_an_error_still() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("not this either")
+
+    rollout = await play(Scene(Mute()))
+    assert rollout.error is not None
+    assert rollout.error.message == "Mute: (its text cannot be had: RuntimeError)"
+
+
+@pytest.mark.parametrize("afterwards", ["returns", "raises", "goes on"])
+async def test_a_play_that_holds_back_the_end_of_its_time_is_timed_out_and_earns_nothing(
+    afterwards: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``except BaseException`` around a call is not rare; what comes of it is no reward of 0."""
+    monkeypatch.setattr("producers.generator.play.CANCEL_S", 0.05)
+    release = asyncio.Event()
+
+    class Deaf(Scene):
+        said: object = None
+
+        async def play(self, task: Task, policy: Policy) -> Outcome:
+            with contextlib.suppress(BaseException):
+                await asyncio.Event().wait()
+            if afterwards == "raises":
+                raise ValueError
+            if afterwards == "goes on":
+                await release.wait()
+                try:
+                    await policy.say("more")
+                except Exception as error:
+                    self.said = error
+            return Outcome(reward=0.0)
+
+    scene = Deaf()
+    rollout = await play(scene, timeout_s=0.01)
+    assert rollout.reward is None
+    assert rollout.error is not None
+    assert rollout.error.kind == "timeout"
+    assert ("goes on although it was cancelled" in caplog.text) == (afterwards == "goes on")
+    release.set()
+    if afterwards == "goes on":
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+        assert "this play has ended" in str(scene.said)
+
+
+async def test_a_play_that_cancels_itself_is_an_error() -> None:
+    class Quitter(Scene):
+        async def play(self, task: Task, policy: Policy) -> Outcome:
+            ours = asyncio.current_task()
+            assert ours is not None
+            ours.cancel()
+            await asyncio.sleep(0)
+            raise AssertionError("it was not cancelled")
+
+    rollout = await play(Quitter())
+    assert rollout.error is not None
+    assert "a cancellation of the environment's own left play" in rollout.error.message
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        Sample(tokens=[0], logprobs=[math.nan], spans=[Span(0, 0, 1)], finish="stop", cached=0),
+        Sample(tokens=[0], logprobs=[0.5], spans=[Span(0, 0, 1)], finish="stop", cached=0),
+        Sample(tokens=[0], logprobs=[-math.inf], spans=[Span(0, 0, 1)], finish="stop", cached=0),
+        Sample(tokens=[0], logprobs=[], spans=[Span(0, 0, 1)], finish="stop", cached=0),
+        Sample(tokens=[0], logprobs=[-0.5], spans=[Span(0, 0, 9)], finish="stop", cached=0),
     ],
 )
-async def test_an_outcome_that_cannot_be_trained_is_an_error(act: object, words: str) -> None:
-    rollout = await play(Scene(act))
-    assert rollout.error is not None
-    assert words in rollout.error.message
+async def test_a_sample_that_cannot_be_recorded_is_the_engine_s_fault_whatever_the_environment_makes_of_it(
+    sample: Sample,
+) -> None:
+    class Broken(EchoEngine):
+        async def sample(self, request: object) -> Sample:  # type: ignore[override]
+            return sample
+
+    async def swallow(policy: Policy) -> None:
+        with contextlib.suppress(Exception):
+            await policy.say("hi")
+
+    with pytest.raises(EngineError, match=r"the engine returned .*: restart it"):
+        await play(Careless(swallow), engine=Broken())
 
 
 async def test_a_dead_engine_is_no_fault_of_the_environment() -> None:

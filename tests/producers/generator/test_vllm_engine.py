@@ -29,6 +29,12 @@ def request(number: int, max_tokens: int) -> SamplingRequest:
     )
 
 
+def core_of_the_engine() -> psutil.Process:
+    """The engine core of the only engine that runs."""
+    [core] = [child for child in psutil.Process().children() if child.name().startswith("VLLM::")]
+    return core
+
+
 async def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="safetensors"):
         await engine_of(tmp_path).start()
@@ -57,7 +63,7 @@ async def test_preemptions_are_counted_and_a_dead_core_fails_every_call(tmp_path
         return engine.gauges()["running"] == 1
 
     await eventually(running)
-    [core] = [child for child in psutil.Process().children() if child.name().startswith("VLLM::")]
+    core = core_of_the_engine()
     core.suspend()  # so that the call below is under way when it dies
     pause = asyncio.create_task(engine.pause())
     await asyncio.sleep(0)
@@ -66,3 +72,45 @@ async def test_preemptions_are_counted_and_a_dead_core_fails_every_call(tmp_path
         with pytest.raises(EngineError, match="start the generator again"):
             await call
     await engine.stop()
+
+
+async def test_a_core_that_was_stopped_goes_on_and_one_that_is_stopped_ends_in_time(tmp_path: Path) -> None:
+    """One start for both."""
+    make_tiny_model(tmp_path, seed=0)
+    engine = engine_of(tmp_path)
+    await engine.start()
+    await engine.label(0)
+    pending = asyncio.create_task(engine.sample(request(1, 1000)))
+
+    async def running() -> bool:
+        return engine.gauges()["running"] == 1
+
+    await eventually(running)
+    core = core_of_the_engine()
+    core.suspend()
+    pause = asyncio.create_task(engine.pause())
+
+    async def silent() -> bool:
+        return engine.gauges()["silent_s"] > 2.0
+
+    await eventually(silent)
+    assert not pending.done()
+    assert not pause.done()
+    core.resume()
+    await pause
+    await engine.resume()
+    assert len((await pending).tokens) == 1000
+
+    async def answers() -> bool:
+        return engine.gauges()["silent_s"] == 0.0
+
+    await eventually(answers)
+    pending = asyncio.create_task(engine.sample(request(2, 1000)))
+    await eventually(running)
+    core.suspend()
+    async with asyncio.timeout(10.0):
+        await engine.stop()
+    with pytest.raises(EngineError):
+        await pending
+    _, alive = psutil.wait_procs([core], timeout=10)
+    assert not alive

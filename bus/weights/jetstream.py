@@ -1,0 +1,99 @@
+"""Weights in NATS: an object-store bucket, so trainer and generators share nothing else.
+
+Each file lies under its sha256; the versions that have it are in its metadata and description, for programs and for
+``nats object ls <run>_weights``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from schemas import Weights, WeightsError
+
+from .bucket import Bucket
+from .cache import Cache
+from .disk import sha256_of_bytes
+from .objects import ObjectInfo, sha256_in
+from .reading import read_object
+from .sending import label_object, put_object
+from .store import Payload, Stored, announced_sha256, is_sha256
+
+
+class JetStreamWeights:
+    """A WeightsStore in ``bucket``. ``keep``: how many versions ``prune`` leaves; 0 keeps all."""
+
+    def __init__(self, bucket: Bucket, keep: int, cache: Path) -> None:
+        """``cache``: folder in which fetched weights lie; no other process may use it."""
+        self._bucket = bucket
+        self._keep = keep
+        self._cache = Cache(cache)
+
+    @property
+    def _place(self) -> str:
+        return f"jetstream:{self._bucket.name}/"
+
+    async def put(self, payload: Payload, *, version: int, sha256: str | None = None) -> Stored:
+        """See WeightsStore. The same again is not sent again where all of it is there.
+
+        A server that is away, or a full bucket, is waited for, with a log line each 10 s.
+        Raises WeightsError or BusError where waiting cannot help.
+        """
+        view = memoryview(payload).cast("B")
+        digest: str = await asyncio.to_thread(sha256_of_bytes, view) if sha256 is None else sha256
+        known = {} if await self._bucket.info(digest) is None else await self.versions()
+        versions = {each for each, has in known.items() if has == digest} | {version}
+        await put_object(self._bucket, digest, view, digest, versions=frozenset(versions))
+        return Stored(sha256=digest, location=f"{self._place}{digest}", size_bytes=view.nbytes)
+
+    async def fetch(self, weights: Weights) -> Path:
+        """See WeightsStore. What lies in the cache, and is still what it should be, is not read again.
+
+        A server that is away is waited for, with a log line each 10 s.
+        """
+        what = f"weights {weights.version}"
+        sha256 = announced_sha256(weights, self._place, what)
+        if (folder := await asyncio.to_thread(self._cache.find, sha256, weights.size_bytes)) is not None:
+            return folder
+        info = await self._bucket.info(sha256)
+        if info is None:
+            raise WeightsError(
+                f"{what} are not in {self._bucket.name}: they were pruned (weights.keep is {self._keep}): take a "
+                "newer version, or raise weights.keep"
+            )
+        if info.size != weights.size_bytes or sha256_in(info.digest) != sha256:
+            raise WeightsError(
+                f"{what} were announced with {weights.size_bytes} bytes and sha256 {sha256}, {self._bucket.name} has "
+                f"{info.size} bytes with {info.digest}: do not use them"
+            )
+        with await asyncio.to_thread(self._cache.new, sha256, info.size, what) as file:
+            await read_object(self._bucket, info, file.take)
+            await asyncio.to_thread(file.finish)
+        return await asyncio.to_thread(self._cache.trim, sha256)
+
+    async def versions(self) -> dict[int, str]:
+        """See WeightsStore."""
+        return _versions(await self._objects())
+
+    async def prune(self) -> list[int]:
+        """See WeightsStore. Chunks that are being read go at a later call."""
+        objects = await self._objects() if self._keep else []
+        versions = _versions(objects)
+        kept = dict(list(versions.items())[-self._keep :])
+        for info in objects:
+            remaining = frozenset(version for version, sha256 in kept.items() if sha256 == info.name)
+            if remaining:
+                await label_object(self._bucket, info, remaining)
+            else:
+                await self._bucket.remove(info)
+        await self._bucket.sweep()
+        return [version for version in versions if version not in kept]
+
+    async def _objects(self) -> list[ObjectInfo]:
+        return [info for info in await self._bucket.objects() if is_sha256(info.name)]
+
+
+def _versions(objects: list[ObjectInfo]) -> dict[int, str]:
+    """Version to sha256; where a version was put anew, the later one counts."""
+    found = {version: info.name for info in objects for version in info.versions}
+    return dict(sorted(found.items()))

@@ -1,0 +1,29 @@
+"""The store that a configuration asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bus.connection import Bus
+from bus.settings import WeightsSettings
+
+from .bucket import Bucket
+from .file import FileWeights
+from .jetstream import JetStreamWeights
+from .run_files import RunFiles
+from .store import WeightsStore
+
+
+def open_weights(bus: Bus, settings: WeightsSettings, *, shared: Path, cache: Path) -> WeightsStore:
+    """The store of the bus's run. Use it in the bus's event loop.
+
+    ``shared``: folder of a store of files. ``cache``: folder for what is read from NATS, of this process alone.
+    """
+    if settings.store == "file":
+        return FileWeights(shared, settings.keep)
+    return JetStreamWeights(Bucket(bus), settings.keep, cache)
+
+
+def open_run_files(bus: Bus) -> RunFiles:
+    """Model and configuration in the bucket of the bus's run. Use it in the bus's event loop."""
+    return RunFiles(Bucket(bus))

@@ -1,0 +1,184 @@
+"""A run of which there is only a backup: restored on an empty server, it is looked at and trained again there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nats
+import pytest
+
+from bus import Address, Bus, EmbeddedServer
+from bus.permissions import inbox_prefix
+from headrace import config as configuration
+from headrace.folder import RunFolder
+from headrace.inquiry import Place, ask
+from schemas import LEDGER, STREAMS, Step
+from tests.end_to_end.conftest import ROOT
+from tests.headrace.conftest import STEPS, Headrace
+from tests.stand_in.nats_cli.backup import back_up, restore
+from tests.stand_in.open_server import open_server
+
+pytestmark = pytest.mark.timeout(400)
+
+
+class Restored(NamedTuple):
+    """What somebody has who was given a backup."""
+
+    server: str
+    config: Path
+    model: Path
+    empty: Path
+    """A folder without any run."""
+
+    def words(self, command: str, *more: str | Path) -> list[str | Path]:
+        return [*command.split(), "--server", self.server, "--dir", self.empty, *more]
+
+
+async def move(place: Address, streams: list[str], server: str, backup: Path) -> None:
+    """Back up as the operator on one server, and restore on the other, as the nats CLI does."""
+    source = await nats.connect(
+        place.url, user=place.user, password=place.password, inbox_prefix=inbox_prefix("operator").encode()
+    )
+    target = await nats.connect(server)
+    for stream in streams:
+        await back_up(source, stream, backup / stream)
+        await restore(target, backup / stream)
+    await source.close()
+    await target.close()
+
+
+@pytest.fixture(scope="module")
+def restored(whole: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restored]:
+    place = tmp_path_factory.mktemp("restored")
+    shutil.copytree(whole.nats, place / "store")
+    streams = [spec.name(whole.name) for spec in STREAMS]
+    with open_server(place / "elsewhere") as server:
+        old = EmbeddedServer.start(place / "store", run=whole.name)
+        try:
+            asyncio.run(move(old.address("operator"), streams, server, place / "backup"))
+        finally:
+            old.stop()
+        config = Path(shutil.copy(whole.path / configuration.FILE_NAME, place))
+        model = Path(shutil.copytree(configuration.stored(whole.path).model.path, place / "model"))
+        yield Restored(server, config, model, place / "runs")
+
+
+def test_it_trains_again_to_the_same_bits(restored: Restored, headrace: Headrace) -> None:
+    told = headrace(
+        *restored.words("replay train whole --json"), "--config", restored.config, "--model", restored.model
+    )
+    assert told.code == 0, told.err
+    *steps, last = [json.loads(line) for line in told.out.splitlines()]
+    assert (last["identical"], last["steps"], last["checkpoint"]) == (True, STEPS, 0)
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+
+
+def test_with_the_checkpoints_it_begins_in_the_middle(restored: Restored, whole: RunFolder, headrace: Headrace) -> None:
+    """``--dir`` names where the run was made, or a copy of it."""
+    words = ["replay", "train", "whole", "--server", restored.server, "--dir", str(whole.path.parent)]
+    told = headrace(*words, "--steps", "5..6", "--json")
+    last = json.loads(told.out.splitlines()[-1])
+    assert (last["identical"], last["checkpoint"]) == (True, 4)
+
+
+def test_its_rollouts_train_another_run_there(restored: Restored, whole: RunFolder) -> None:
+    words = restored.words("replay events whole --into dev --speed max --json", "--config", restored.config)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace", *words], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if line.startswith("train it with: "))
+        train = line.removeprefix("train it with: headrace ").split()
+        trainer = subprocess.run(
+            [sys.executable, "-m", "headrace", *train], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert trainer.returncode == 0, trainer.stderr
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert json.loads(out)["duplicates"] == 0
+    assert steps_of(Place("dev", RunFolder(restored.empty / "dev"), restored.server)) == steps_of(Place("whole", whole))
+
+
+def steps_of(place: Place) -> list[Any]:
+    async def question(bus: Bus, goes_on: bool) -> list[Any]:
+        steps = [each.event async for each in bus.read(LEDGER, kinds=(Step,))]
+        return [(step.groups, step.weights_after) for step in steps if isinstance(step, Step)]
+
+    return ask(place, question)
+
+
+@pytest.mark.parametrize("id", ["3", "0/1", "0/"])
+def test_show_finds_in_it_what_the_run_has(id: str, restored: Restored, whole: RunFolder, headrace: Headrace) -> None:
+    there = headrace(*restored.words(f"show whole {id}", "--model", restored.model))
+    here = headrace("show", "whole", id, "--dir", whole.path.parent)
+    assert there.code == 0, there.err
+    assert there.out == here.out
+
+
+def test_status_and_tail_read_it(restored: Restored, headrace: Headrace) -> None:
+    status = headrace(*restored.words("status whole --json"))
+    assert status.code == 0, status.err
+    assert json.loads(status.out)["step"] == STEPS
+    tail = headrace(*restored.words("tail whole --no-follow --kind weights"))
+    assert f"weights v{STEPS} " in tail.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["replay train whole", "replay events whole --into other"])
+def test_without_its_configuration_a_replay_says_where_that_is(
+    command: str, restored: Restored, headrace: Headrace
+) -> None:
+    told = headrace(*restored.words(command))
+    assert (told.code, told.out) == (1, "")
+    assert "has no config.json of run 'whole'" in told.err
+    assert "from the folder of the run where it was made, with --config FILE" in told.err
+    assert len(told.err.splitlines()) == 1
+
+
+def test_a_configuration_that_is_not_there_is_told(restored: Restored, headrace: Headrace) -> None:
+    told = headrace(*restored.words("replay train whole", "--config", restored.empty / "nope.json"))
+    assert told.err.startswith(f"headrace replay: there is no configuration {restored.empty / 'nope.json'}: ")
+
+
+def test_another_configuration_is_noticed(restored: Restored, tmp_path: Path, headrace: Headrace) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(restored.config.read_text().replace('"lr": 0.0005', '"lr": 0.001'))
+    more = ("--config", config, "--model", restored.model)
+    told = headrace(*restored.words("replay train whole --steps 1..2", *more))
+    assert "NOT identical, first at step 1" in told.out
+    assert "not as recorded: configuration: recorded " in told.out
+
+
+def test_without_its_model_training_says_which_one_it_was(
+    restored: Restored, tmp_path: Path, headrace: Headrace
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(restored.config.read_text().replace('"path": "', '"path": "/nowhere'))
+    told = headrace(*restored.words("replay train whole", "--config", config))
+    assert (told.code, told.out) == (1, "")
+    assert told.err.startswith("headrace replay: run 'whole' began with the model in /nowhere")
+    assert told.err.endswith("which is not here: give a copy of it with --model DIR\n")
+
+
+def test_without_its_model_a_rollout_says_what_it_needs(restored: Restored, headrace: Headrace) -> None:
+    told = headrace(*restored.words("show whole 0/1"))
+    assert told.code == 1
+    assert "give a directory with its tokenizer with --model DIR, or take --json" in told.err
+
+
+def test_a_stream_that_was_not_restored_is_named(restored: Restored, headrace: Headrace, tmp_path: Path) -> None:
+    with open_server(tmp_path / "empty") as server:
+        told = headrace("replay", "train", "whole", "--server", server, "--config", restored.config, "--dir", tmp_path)
+    assert told.code == 1
+    assert f"there is no run 'whole' on {server}" in told.err
