@@ -27,7 +27,7 @@ log = logging.getLogger("headrace.bus")
 MAX_PULL_BYTES = 32 * 1024 * 1024
 """Most bytes of one fetch; the server drops a client that is more than 64 MB behind."""
 ACK_TIMEOUT_S, ACK_DEADLINE_S = 5.0, 10.0
-NAK_TIMEOUT_S = 2.0
+NAK_TIMEOUT_S = 1.0
 """Short: leases are given back by a role that is about to end, and end by themselves where it cannot."""
 PULL_QUIET_S = 5.0
 UNKNOWN_CONSUMER, UNKNOWN_STREAM = 10014, 10059
@@ -53,7 +53,7 @@ class Delivery(Logged, frozen=True, kw_only=True):
         await settle(self.wire, self.reply)
 
     async def nak(self, delay_s: float = 0.0) -> None:
-        """Give it back, to be delivered again after ``delay_s``. Raises as ``ack`` does, after 2 s."""
+        """Give it back, to be delivered again after ``delay_s``. Raises as ``ack`` does, after 1 s."""
         delay = msgspec.json.encode({"delay": int(delay_s * 1e9)}) if delay_s else b""
         await self._answer(b"-NAK " + delay if delay else b"-NAK", NAK_TIMEOUT_S)
 

@@ -14,6 +14,7 @@ from schemas import LEDGER, ROLLOUTS, TASKS, Step
 from .config import FILE_NAME, RunConfig, stored
 from .folder import RunFolder
 from .inquiry import newest
+from .log_room import room_of
 from .silence import Silence, silences
 from .summary import (
     EDGE,
@@ -89,6 +90,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool
     """A person asked it to stop, and it was not started since."""
     dead_letters: int
+    log_scarce: str | None
+    """What is to be said of the room in ROLLOUTS; null while there is enough."""
     silent: list[Silence]
     """Who gives no sign of life while the run goes on."""
     roles: list[RoleState]
@@ -177,6 +180,7 @@ def state_of(view: RunView, *, goes_on: bool, steps: int | None, now: float, tas
         paused=view.paused,
         stopped=stopped,
         dead_letters=len(view.dead),
+        log_scarce=room_of(view).words(),
         silent=silences(view, now) if goes_on else [],
         roles=[_role_state(view, role, goes_on, now) for _, role in sorted(view.roles.items())],
     )

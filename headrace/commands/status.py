@@ -89,6 +89,8 @@ def _lines(state: RunState) -> Iterator[tuple[str, str]]:
     yield "last swap", "-" if swap is None else f"v{swap.version} on {swap.generator}, {swap.pause_ms:.0f} ms"
     yield "paused", "yes: headrace resume goes on with it" if state.paused else "no"
     yield "dead letters", f"{state.dead_letters}"
+    if state.log_scarce is not None:
+        yield "log", state.log_scarce
 
 
 def _cells(role: RoleState, silent: bool) -> tuple[str, ...]:

@@ -162,6 +162,8 @@ class Project:
         """Everything but the image."""
         with contextlib.suppress(AssertionError):
             self.compose("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "5")
+            if left := self.engine.run("volume", "ls", "--quiet", "--filter", f"name={self.name}_").split():
+                self.engine.run("volume", "rm", *left)
 
 
 def _free_port() -> int:

@@ -35,6 +35,16 @@ def test_state_has_what_the_log_says() -> None:
     assert found.generator_idle_share == 0.25
 
 
+def test_a_log_that_fills_up_is_said() -> None:
+    def with_gauges(used: float) -> RunState:
+        return state(examples.metric(role="trainer", gauges={"log_used": used, "log_steps_left": 4.0}))
+
+    assert with_gauges(0.79).log_scarce is None
+    scarce = with_gauges(0.85).log_scarce
+    assert scarce is not None
+    assert "85 % of its limit: about 4 more steps fit" in scarce
+
+
 @pytest.mark.parametrize(
     ("step", "goes_on", "paused", "stopped", "expected"),
     [
