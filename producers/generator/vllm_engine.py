@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -92,9 +92,9 @@ class VllmEngine:
                 f"vLLM did not start with {self._model}: {type(error).__name__}: {error}; its own log lines above say "
                 "more, and `headrace doctor` checks what it needs"
             )
-            loop.call_soon_threadsafe(_fail, started, EngineError(message))
+            _tell(loop, _fail, started, EngineError(message))
             return
-        loop.call_soon_threadsafe(_succeed, started, llm)
+        _tell(loop, _succeed, started, llm)
         self._stopping.wait()
         logging.getLogger("vllm").setLevel(logging.ERROR)  # it warns of each process that it has to kill
         llm.shutdown(timeout=STOP_GRACE_S)
@@ -254,6 +254,12 @@ class ReloadingWorker:
 
 
 _REPLACE = "this engine can't be used any more; start the generator again (its groups are played by others meanwhile)"
+
+
+def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
+    """Have ``loop`` make the call, unless the generator has ended while its engine was being built."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(call, *arguments)
 
 
 def _succeed(started: asyncio.Future[AsyncLLM], llm: AsyncLLM) -> None:
