@@ -114,6 +114,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def for_lack_of_space(error: WeightsError) -> bool:
+    """Whether it came of a full disk, where trying again later can help."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def reason(error: OSError) -> str:
     """Why a disk refuses, with the remedy."""
     if error.errno == errno.ENOSPC:

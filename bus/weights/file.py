@@ -12,9 +12,10 @@ import asyncio
 import shutil
 from pathlib import Path
 
+from bus.patience import Patience
 from schemas import Weights, WeightsError
 
-from .disk import MEND, reason, sha256_of, sha256_of_bytes, sync_folder, write_durably
+from .disk import MEND, for_lack_of_space, reason, sha256_of, sha256_of_bytes, sync_folder, write_durably
 from .store import FILE, Payload, Stored, announced_sha256, is_sha256
 
 PLACE = "file:"
@@ -28,8 +29,21 @@ class FileWeights:
         self._keep = keep
 
     async def put(self, payload: Payload, *, version: int, sha256: str | None = None) -> Stored:
-        """See WeightsStore. The file is written even if it is there, without being copied in memory."""
-        return await asyncio.to_thread(self._put, memoryview(payload).cast("B"), version, sha256)
+        """See WeightsStore. The file is written even if it is there, without being copied in memory.
+
+        A full disk is waited out, for ever, with a log line each 10 s.
+        """
+        patience = Patience(f"writing weights {version}")
+        while True:
+            try:
+                stored = await asyncio.to_thread(self._put, memoryview(payload).cast("B"), version, sha256)
+            except WeightsError as error:
+                if not for_lack_of_space(error):
+                    raise
+                await patience.pause(str(error))
+                continue
+            patience.rewarded()
+            return stored
 
     async def fetch(self, weights: Weights) -> Path:
         """See WeightsStore. An engine that has the file open goes on reading it after it was pruned."""
