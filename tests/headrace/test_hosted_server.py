@@ -3,7 +3,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,22 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-async def test_a_server_that_was_killed_comes_back_with_all_that_it_had_acknowledged(tmp_path: Path) -> None:
-    hosted = HostedServer(RunFolder(tmp_path / "demo"))
-    again = asyncio.Event()
-    keeping = asyncio.create_task(hosted.keep(lambda words: again.set()))
+@asynccontextmanager
+async def kept(place: Path, say: Callable[[str], None]) -> AsyncIterator[HostedServer]:
+    """The server of a run in ``place``, kept alive for the length of the block."""
+    hosted = HostedServer(RunFolder(place / "demo"))
+    keeping = asyncio.create_task(hosted.keep(say))
     try:
+        yield hosted
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        hosted.stop()
+
+
+async def test_a_server_that_was_killed_comes_back_with_all_that_it_had_acknowledged(tmp_path: Path) -> None:
+    again = asyncio.Event()
+    async with kept(tmp_path, lambda words: again.set()) as hosted:
         admin = await connect(hosted.address("admin"), run="demo", role="admin", id="test")
         await admin.apply_topology(LogSettings())
         for number in range(3):
@@ -39,18 +51,12 @@ async def test_a_server_that_was_killed_comes_back_with_all_that_it_had_acknowle
         assert (await admin.publish(task(run="demo", group=3))).sequence == 4
         assert (await admin.state(TASKS)).messages == 4
         await admin.close()
-    finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
-        hosted.stop()
 
 
 async def test_a_server_that_has_met_a_full_disk_is_started_again_when_there_is_room(small_disk: Path) -> None:
-    hosted = HostedServer(RunFolder(small_disk / "demo"))
     said: list[str] = []
-    keeping = asyncio.create_task(hosted.keep(said.append))
-    first = hosted.pid
-    try:
+    async with kept(small_disk, said.append) as hosted:
+        first = hosted.pid
         admin = await connect(hosted.address("admin"), run="demo", role="admin", id="test")
         await admin.apply_topology(LogSettings())
         await admin.publish(task(run="demo", group=0))
@@ -76,18 +82,12 @@ async def test_a_server_that_has_met_a_full_disk_is_started_again_when_there_is_
         groups = [logged.event.group async for logged in admin.read(TASKS) if isinstance(logged.event, GroupTask)]
         assert sorted(groups) == list(range(200))
         await admin.close()
-    finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
-        hosted.stop()
 
 
 async def test_a_server_that_dies_while_the_disk_is_full_is_started_when_there_is_room(small_disk: Path) -> None:
-    hosted = HostedServer(RunFolder(small_disk / "demo"))
     said: list[str] = []
-    keeping = asyncio.create_task(hosted.keep(said.append))
-    first = hosted.pid
-    try:
+    async with kept(small_disk, said.append) as hosted:
+        first = hosted.pid
         ballast = fill(small_disk)
         os.kill(first, signal.SIGKILL)
 
@@ -103,10 +103,6 @@ async def test_a_server_that_dies_while_the_disk_is_full_is_started_when_there_i
             return hosted.pid != first
 
         await eventually(back)
-    finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
-        hosted.stop()
 
 
 def test_refusals_are_told_once_and_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
