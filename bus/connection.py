@@ -23,7 +23,6 @@ from .wire import Wire
 
 HOLDUP_S = 2.0
 """What waits to be published for longer is worth telling."""
-BY_FILE = WeightsSettings()
 MOST_PENDING_BYTES = 1024 * 1024
 """Announcements are dropped while so much waits to be sent."""
 
@@ -183,11 +182,11 @@ class Bus:
         await consumer.create(ack=ack, ack_wait_s=ack_wait_s)
         return consumer
 
-    async def apply_topology(self, log: LogSettings, weights: WeightsSettings = BY_FILE) -> list[str]:
+    async def apply_topology(self, log: LogSettings, weights: WeightsSettings) -> list[str]:
         """See topology.apply_topology."""
         return await topology.apply_topology(self.wire, self.run, log, weights)
 
-    async def verify_topology(self, log: LogSettings, weights: WeightsSettings = BY_FILE) -> None:
+    async def verify_topology(self, log: LogSettings, weights: WeightsSettings) -> None:
         """See topology.verify_topology."""
         await topology.verify_topology(self.wire, self.run, log, weights)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bus import Bus, BusRole, EmbeddedServer, connect
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 
 ConnectAs = Callable[..., Coroutine[Any, Any, Bus]]
 _numbers = itertools.count(1)
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 async def run(server: EmbeddedServer) -> str:
     name = f"test{next(_numbers)}"
     bus = await connect(server.address("topology"), run=name, role="topology", id="conftest")
-    await bus.apply_topology(LogSettings())
+    await bus.apply_topology(LogSettings(), WeightsSettings())
     await bus.close()
     return name
 

@@ -22,7 +22,7 @@ import pytest
 
 from bus import Bus, BusRole, EmbeddedServer, connect
 from bus.server import find_binary
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 from headrace.models.characters import END, character_tokenizer
 from schemas import (
     CONTROL,
@@ -162,7 +162,7 @@ async def publish(server: EmbeddedServer, log: list[Event]) -> None:
 
 async def record(server: EmbeddedServer) -> None:
     bus = await connect(server.address("admin"), run=RUN, role="admin", id="recorder")
-    await bus.apply_topology(LogSettings())
+    await bus.apply_topology(LogSettings(), WeightsSettings())
     tasks = [examples.task(group=group, index=group, size=SIZE) for group in range(ISSUED)]
     played = [rollout(group, member) for group in range(PLAYED) for member in range(SIZE)]
     await publish(server, [*tasks, *played, *ledger(), *telemetry()])

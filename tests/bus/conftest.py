@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bus import Address, Bus, BusRole, EmbeddedServer, connect
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 
 DEADLINE_S = 30.0
 
@@ -57,7 +57,7 @@ class Fragile:
 @pytest.fixture
 async def fragile(tmp_path: Path) -> AsyncIterator[Fragile]:
     fragile = Fragile(tmp_path / "server")
-    await (await fragile.connect("topology")).apply_topology(LogSettings())
+    await (await fragile.connect("topology")).apply_topology(LogSettings(), WeightsSettings())
     yield fragile
     await fragile.close()
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from bus import Address, Bus, BusRole, Ledger, connect
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 from schemas import CONTROL, DEAD, LEDGER, ROLLOUTS, STREAMS, TASKS, TELEMETRY, BusError, Event, StreamSpec
 from tests import examples
 from tests.real_server import RealServer, free_port
@@ -117,7 +117,7 @@ async def test_all_that_a_consumer_with_copies_hands_out_arrives(cluster: dict[s
     """Such a server says that a pull is complete before it has sent what was pulled."""
     addresses = {role: cluster["nats-1"].address(role) for role in ("topology", "dispatcher", "generator")}
     buses = {role: await connect(address, run=RUN, role=role, id=role) for role, address in addresses.items()}
-    await buses["topology"].apply_topology(LogSettings(replicas=3))
+    await buses["topology"].apply_topology(LogSettings(replicas=3), WeightsSettings())
     for number in range(20):
         await buses["dispatcher"].publish(event_of(TASKS, number))
     consumer = await buses["generator"].consumer(TASKS, "generators", ack="explicit", ack_wait_s=60)
@@ -137,8 +137,8 @@ async def test_nothing_is_lost_or_twice_while_each_streams_leader_is_killed(clus
         return await connect(Address(url, nkey=key.nkey), run=RUN, role=role, id=role)
 
     buses = {role: await joined(role) for role in ("topology", "reader", *set(WRITERS.values()))}
-    await buses["topology"].apply_topology(LogSettings(replicas=3))
-    await buses["topology"].verify_topology(LogSettings(replicas=3))
+    await buses["topology"].apply_topology(LogSettings(replicas=3), WeightsSettings())
+    await buses["topology"].verify_topology(LogSettings(replicas=3), WeightsSettings())
     ledger = Ledger(buses["trainer"], "writer")
     await ledger.open()
 

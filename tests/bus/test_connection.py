@@ -11,7 +11,7 @@ import pytest
 
 from bus import Address, EmbeddedServer, Published, StreamFull, WrongSequence, connect
 from bus.server import find_binary
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 from schemas import (
     CONTROL,
     ROLLOUTS,
@@ -101,7 +101,7 @@ async def test_full_stream_makes_the_publisher_wait_and_say_so_until_there_is_ro
 ) -> None:
     monkeypatch.setattr("bus.patience.LINE_EVERY_S", 0.0)
     topology, bus = await connect_as("topology"), await connect_as("generator")
-    await topology.apply_topology(LogSettings(max_gib=0.0001))
+    await topology.apply_topology(LogSettings(max_gib=0.0001), WeightsSettings())
     big = {"run": run, "tokens": bytes(80_000), "turns": [Turn(20_000, 0, 0, "stop")]}
     await bus.publish(examples.failed_rollout(member=0, **big))
     with pytest.raises(StreamFull, match="the stream is full"):
@@ -109,7 +109,7 @@ async def test_full_stream_makes_the_publisher_wait_and_say_so_until_there_is_ro
     waiting = asyncio.create_task(bus.publish(examples.failed_rollout(member=1, **big)))
     await until(lambda: "the stream is full (maximum bytes exceeded (10077)): raise log.max_gib" in caplog.text)
     assert not waiting.done()
-    await topology.apply_topology(LogSettings(max_gib=1))
+    await topology.apply_topology(LogSettings(max_gib=1), WeightsSettings())
     assert (await waiting).sequence == 2
 
 

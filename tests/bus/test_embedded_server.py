@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bus import BUS_ROLES, EmbeddedServer, connect
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 from schemas import CONTROL, ROLLOUTS, TASKS, PublishFailed, ServerUnfit, ServerUnreachable
 from tests import examples
 
@@ -45,7 +45,7 @@ async def test_every_role_connects_with_its_own_password(server: EmbeddedServer)
 async def test_restart_keeps_messages_port_and_passwords(folder: Path) -> None:
     first = EmbeddedServer.start(folder)
     bus = await connect(first.address("supervisor"), run="r", role="supervisor", id="s")
-    await bus.apply_topology(LogSettings())
+    await bus.apply_topology(LogSettings(), WeightsSettings())
     await bus.publish(examples.control(run="r"))
     await bus.close()
     first.stop()
@@ -129,10 +129,10 @@ def test_damaged_server_json_is_written_anew(folder: Path) -> None:
 async def test_server_for_one_run_confines_its_roles(folder: Path) -> None:
     server = EmbeddedServer.start(folder, run="mine")
     mine = await connect(server.address("supervisor"), run="mine", role="supervisor", id="s")
-    await mine.apply_topology(LogSettings())
+    await mine.apply_topology(LogSettings(), WeightsSettings())
     other = await connect(server.address("supervisor"), run="other", role="supervisor", id="s")
     with pytest.raises(PublishFailed, match="role supervisor may not publish to"):
-        await other.apply_topology(LogSettings())
+        await other.apply_topology(LogSettings(), WeightsSettings())
     generator = await connect(server.address("generator"), run="mine", role="generator", id="g")
     await generator.consumer(TASKS, "generators", ack="explicit", ack_wait_s=30)
     with pytest.raises(PublishFailed, match="role generator may not publish to"):

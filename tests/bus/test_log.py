@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bus import Bus, Logged, connect
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 from schemas import CONTROL, LEDGER, ROLLOUTS, TASKS, BusError, Closed, Control, GroupTask, LogGap, Step, Term, Weights
 from tests import examples
 from tests.conftest import ConnectAs
@@ -171,7 +171,7 @@ async def test_two_runs_do_not_see_each_other(server: Any, connect_as: ConnectAs
     bus = await connect_as("generator")
     await bus.publish(examples.rollout(run=run))
     other = await connect(server.address("topology"), run=f"{run}x", role="topology", id="t")
-    await other.apply_topology(LogSettings())
+    await other.apply_topology(LogSettings(), WeightsSettings())
     assert await listed(other, ROLLOUTS) == []
     await other.close()
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bus import BusThread, Telemetry, connect
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 from schemas import ROLLOUTS, TELEMETRY, Lifecycle, Metric, ServerUnreachable
 from tests import examples
 from tests.signals import stop
@@ -79,7 +79,7 @@ async def test_telemetry_ends_in_time_and_says_later_what_it_could_not_say_then(
 async def test_heartbeat_says_what_holds_the_role_up(stoppable: Fragile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bus.connection.HOLDUP_S", 0.0)
     topology, bus = await stoppable.connect("topology"), await stoppable.connect("generator")
-    await topology.apply_topology(LogSettings(max_gib=2e-7))
+    await topology.apply_topology(LogSettings(max_gib=2e-7), WeightsSettings())
     publishing = asyncio.create_task(bus.publish(examples.rollout(run=stoppable.run)))
     async with Telemetry(bus, dict, interval_s=0.01):
         async for logged in bus.read(TELEMETRY, kinds=(Metric,), follow=True):

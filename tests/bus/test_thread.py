@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bus import Address, Bus, BusThread, EmbeddedServer, Inbox, Ledger, connect, inbox
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 from schemas import ROLLOUTS, BusError, PublishFailed, ServerUnreachable, Turn
 from tests import examples
 
@@ -238,7 +238,7 @@ def test_thread_answers_pings_while_the_main_thread_computes(
     ends = time.monotonic() + BUSY_S
     while time.monotonic() < ends:
         matrix @ matrix  # some 0.3 s in one call that holds no lock of Python's
-    assert thread.call(lambda bus: bus.apply_topology(LogSettings()), 10)
+    assert thread.call(lambda bus: bus.apply_topology(LogSettings(), WeightsSettings()), 10)
     thread.stop()
     assert "lost" not in caplog.text
 
@@ -249,6 +249,6 @@ async def test_loop_that_computes_itself_is_dropped(
     bus = await connect(impatient.address("supervisor"), run="r", role="supervisor", id="t")
     ends = time.monotonic() + BUSY_S
     until(lambda: time.monotonic() > ends)
-    assert await bus.apply_topology(LogSettings())
+    assert await bus.apply_topology(LogSettings(), WeightsSettings())
     await bus.close()
     assert "lost" in caplog.text

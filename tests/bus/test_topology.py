@@ -47,19 +47,19 @@ async def test_bucket_s_limit_is_the_one_to_lower_where_there_is_no_room(connect
 
 async def test_applying_again_changes_nothing(connect_as: ConnectAs) -> None:
     bus = await connect_as("topology")
-    assert await bus.apply_topology(LogSettings()) == []
-    await bus.verify_topology(LogSettings())
+    assert await bus.apply_topology(LogSettings(), WeightsSettings()) == []
+    await bus.verify_topology(LogSettings(), WeightsSettings())
 
 
 async def test_every_role_may_verify(connect_as: ConnectAs) -> None:
     for role in ("dispatcher", "generator", "trainer", "sink", "operator", "reader"):
-        await (await connect_as(role)).verify_topology(LogSettings())
+        await (await connect_as(role)).verify_topology(LogSettings(), WeightsSettings())
 
 
 async def test_mismatch_names_setting_both_values_and_the_remedy(connect_as: ConnectAs, run: str) -> None:
     bus = await connect_as("trainer")
     with pytest.raises(StreamMismatch) as caught:
-        await bus.verify_topology(LogSettings(max_gib=8))
+        await bus.verify_topology(LogSettings(max_gib=8), WeightsSettings())
     assert str(caught.value) == (
         f"{run}_ROLLOUTS: max_bytes: the server has 4294967296, this run wants 8589934592: run headrace topology apply"
     )
@@ -67,10 +67,10 @@ async def test_mismatch_names_setting_both_values_and_the_remedy(connect_as: Con
 
 async def test_apply_changes_what_differs_and_says_so(connect_as: ConnectAs, run: str) -> None:
     bus = await connect_as("topology")
-    assert await bus.apply_topology(LogSettings(max_gib=8)) == [
+    assert await bus.apply_topology(LogSettings(max_gib=8), WeightsSettings()) == [
         f"{run}_ROLLOUTS: max_bytes: the server has 4294967296, this run wants 8589934592"
     ]
-    await bus.verify_topology(LogSettings(max_gib=8))
+    await bus.verify_topology(LogSettings(max_gib=8), WeightsSettings())
 
 
 async def test_missing_streams_are_named(server: EmbeddedServer) -> None:
@@ -78,7 +78,7 @@ async def test_missing_streams_are_named(server: EmbeddedServer) -> None:
     with pytest.raises(
         StreamMismatch, match=r"stream nothing-here_TASKS does not exist; .*: run headrace topology apply"
     ):
-        await bus.verify_topology(LogSettings())
+        await bus.verify_topology(LogSettings(), WeightsSettings())
     await bus.close()
 
 
@@ -86,7 +86,7 @@ async def test_limit_below_what_is_held_is_refused_because_it_would_evict(connec
     generator, topology = await connect_as("generator"), await connect_as("topology")
     await generator.publish(examples.rollout(run=run))
     with pytest.raises(StreamMismatch, match=r"throws messages away: raise log\.max_gib"):
-        await topology.apply_topology(LogSettings(max_gib=1e-8))
+        await topology.apply_topology(LogSettings(max_gib=1e-8), WeightsSettings())
     assert (await generator.state(ROLLOUTS)).messages == 1
 
 
@@ -96,20 +96,20 @@ async def test_change_that_the_server_refuses_is_named(connect_as: ConnectAs, ru
     await admin.wire.api(f"STREAM.DELETE.{run}_DEAD")
     await admin.wire.api(f"STREAM.CREATE.{run}_DEAD", {**config, "storage": "memory", "max_bytes": 1000})
     with pytest.raises(StreamMismatch, match=f"the server refuses to make {run}_DEAD as wanted: .*storage type"):
-        await topology.apply_topology(LogSettings())
+        await topology.apply_topology(LogSettings(), WeightsSettings())
 
 
 async def test_many_runs_of_large_limits_fit_on_a_small_disk(server: EmbeddedServer) -> None:
     for number in range(4):
         bus = await connect(server.address("topology"), run=f"large{number}", role="topology", id="t")
-        await bus.apply_topology(LogSettings(max_gib=1000))
+        await bus.apply_topology(LogSettings(max_gib=1000), WeightsSettings())
         await bus.close()
 
 
 async def test_more_replicas_than_servers_is_refused_by_name(server: EmbeddedServer) -> None:
     bus = await connect(server.address("topology"), run="replicas", role="topology", id="t")
     with pytest.raises((StreamMismatch, ServerUnfit), match="replicas"):
-        await bus.apply_topology(msgspec.structs.replace(LogSettings(), replicas=3))
+        await bus.apply_topology(msgspec.structs.replace(LogSettings(), replicas=3), WeightsSettings())
     await bus.close()
 
 
@@ -118,11 +118,11 @@ async def test_subjects_that_another_stream_has_are_named(connect_as: ConnectAs)
     await admin.wire.api("STREAM.CREATE.squatter", {"name": "squatter", "subjects": ["hr.squatted.>"]})
     admin.run = "squatted"
     with pytest.raises(StreamMismatch, match=r"subjects of squatted_TASKS belong to another stream already"):
-        await admin.apply_topology(LogSettings())
+        await admin.apply_topology(LogSettings(), WeightsSettings())
 
 
 async def test_one_stream_without_room_names_the_setting(connect_as: ConnectAs) -> None:
     admin = await connect_as("admin")
     admin.run = "huge"
     with pytest.raises(ServerUnfit, match=r"no room for huge_ROLLOUTS .*10047.* lower log\.max_gib, or raise"):
-        await admin.apply_topology(LogSettings(max_gib=2**21))
+        await admin.apply_topology(LogSettings(max_gib=2**21), WeightsSettings())

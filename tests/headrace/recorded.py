@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bus import Bus, EmbeddedServer, FileWeights, connect
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 from headrace import config as configuration
 from headrace.config import RunConfig
 from headrace.folder import RunFolder
@@ -75,7 +75,7 @@ async def record(server: EmbeddedServer, name: str, log: Sequence[Event]) -> Non
     """Publish ``log`` into the run's streams, which are made if they are missing."""
     bus = await connect(server.address("admin"), run=name, role="admin", id="recorder")
     try:
-        await bus.apply_topology(LogSettings())
+        await bus.apply_topology(LogSettings(), WeightsSettings())
         for event in in_order(log):
             await bus.publish(event)
     finally:

@@ -187,7 +187,7 @@ def test_unreachable_server_is_wrong_and_its_streams_are_not_asked_for(
 def test_missing_streams_and_then_none_are_wrong(config: RunConfig, server: EmbeddedServer) -> None:
     async def apply() -> None:
         bus = await connect(server.address("topology"), run=config.run.name, role="topology", id="test")
-        await bus.apply_topology(config.log)
+        await bus.apply_topology(config.log, config.weights)
         await bus.close()
 
     reached, streams = doctor.nats(server.address("reader"), config)
@@ -201,7 +201,7 @@ def test_missing_streams_and_then_none_are_wrong(config: RunConfig, server: Embe
 def test_stream_with_another_limit_is_wrong(config: RunConfig, server: EmbeddedServer) -> None:
     async def apply() -> None:
         bus = await connect(server.address("topology"), run=config.run.name, role="topology", id="test")
-        await bus.apply_topology(config.log)
+        await bus.apply_topology(config.log, config.weights)
         await bus.close()
 
     asyncio.run(apply())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bus import connect
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 from headrace.folder import RunFolder
 from headrace.hosted_server import HostedServer, Refusals
 from schemas import TASKS, GroupTask
@@ -42,7 +42,7 @@ async def test_a_server_that_was_killed_comes_back_with_all_that_it_had_acknowle
     again = asyncio.Event()
     async with kept(tmp_path, lambda words: again.set()) as hosted:
         admin = await connect(hosted.address("admin"), run="demo", role="admin", id="test")
-        await admin.apply_topology(LogSettings())
+        await admin.apply_topology(LogSettings(), WeightsSettings())
         for number in range(3):
             again.clear()
             await admin.publish(task(run="demo", group=number))
@@ -58,7 +58,7 @@ async def test_a_server_that_has_met_a_full_disk_is_started_again_when_there_is_
     async with kept(small_disk, said.append) as hosted:
         first = hosted.pid
         admin = await connect(hosted.address("admin"), run="demo", role="admin", id="test")
-        await admin.apply_topology(LogSettings())
+        await admin.apply_topology(LogSettings(), WeightsSettings())
         await admin.publish(task(run="demo", group=0))
         ballast = fill(small_disk)
         waiting = [asyncio.create_task(admin.publish(task(run="demo", group=group))) for group in range(1, 200)]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bus import Bus, EmbeddedServer, FileWeights, Ledger, connect
-from bus.settings import LogSettings
+from bus.settings import LogSettings, WeightsSettings
 from consumers.trainer import checkpoint_folder
 from schemas import ROLLOUTS, TASKS, Step, Term, Weights
 from tests.consumers.trainer.digest_learner import FILE, DigestLearner
@@ -164,7 +164,7 @@ def undisturbed(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 
     async def run() -> list[str]:
         admin = await connect(server.address("admin"), run=trained.name, role="admin", id="test")
-        await admin.apply_topology(LogSettings())
+        await admin.apply_topology(LogSettings(), WeightsSettings())
         await publish(trained)
         trained.finish(steps=STEPS + 1)
         digests = [weights.sha256 for weights in await events(admin, Weights)]
