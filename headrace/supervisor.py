@@ -28,7 +28,7 @@ FIRST_BACK_OFF_S, GREATEST_BACK_OFF_S = 0.5, 15.0
 HEADRACE = (sys.executable, "-m", "headrace")
 LAST_WORDS = 12
 """Lines of a role's log that are shown when it is given up."""
-KILL_WAIT_S = 2.0
+KILL_WAIT_S = 1.0
 
 
 class RoleCommand(msgspec.Struct, frozen=True, kw_only=True):

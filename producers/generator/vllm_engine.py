@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 GIB = 1024**3
-STOP_GRACE_S = 2.0
+STOP_GRACE_S = 0.1
 """Time for the engine core to end by itself; on the CPU it would take 4 s, and there is nothing that it could lose."""
 ASK_EVERY_S = 1.0
 """Pause between two questions for a sign of life."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -43,7 +44,11 @@ def test_a_signal_ends_everything_in_time(start: Start, tmp_path: Path, engine: 
     up.until("step   2/24")
     family = up.descendants()
     up.process.send_signal(number)
-    up.process.wait(timeout=10)
+    try:
+        up.process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        logs = [up.progress, *(up.folder / "logs").iterdir()]
+        pytest.fail("\n".join([*(str(each) for each in up.descendants()), *(log.read_text() for log in logs)]))
     assert_gone(family)
     assert up.process.returncode == 1
     assert "was stopped after step" in up.progress.read_text()
