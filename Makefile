@@ -3,11 +3,13 @@
 #   PYTHON=python3.12   the Python that .venv is made with (3.11 to 3.13)
 #   EXTRA=gpu           engines for a GPU instead of the CPU; .venv remembers it
 #   ARGS='...'          more arguments: for pytest, `headrace up` (demo) or the benchmarks
+#   WORKERS=2           processes among which `make test` shares the files of tests; whole runs take several GB each
 
 SHELL := bash
 PYTHON ?=
 EXTRA ?=
 ARGS ?=
+WORKERS ?= 2
 BIN := .venv/bin
 SETUP := $(or $(PYTHON),python3) -m tools.setup $(if $(PYTHON),--python-chosen) $(if $(EXTRA),--extra $(EXTRA))
 
@@ -24,7 +26,7 @@ demo: setup  ## train the tiny model by asynchronous RL, some minutes on two cor
 	@$(BIN)/headrace up configs/demo.toml --set run.name=demo-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
 test: setup  ## all tests but those that train a real language model, and those of the containers
-	$(BIN)/python -m pytest -m "not real and not compose" $(ARGS)
+	$(BIN)/python -m pytest -m "not real and not compose" -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-real: setup  ## the tests that train a real language model (slow, downloads 98 MB)
 	$(BIN)/python -m pytest -m real $(ARGS)

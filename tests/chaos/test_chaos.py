@@ -13,7 +13,7 @@ from tests.chaos.run import chaos
 from tests.chaos.schedule import ROLES, Stop, kills, mixed, processes, stops
 from tests.end_to_end.conftest import STAND_IN
 
-STOP_S = 12.0
+STOP_S = 8.0
 """Longer than the heartbeats that a silent role has missed, and than the leases of a stopped generator."""
 
 

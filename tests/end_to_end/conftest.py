@@ -41,6 +41,7 @@ concurrency = 24
 max_model_len = 64
 kv_cache_gib = 0.25
 metric_interval_s = 0.5
+lease_s = 8
 
 [trainer]
 groups_per_step = 6

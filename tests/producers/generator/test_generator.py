@@ -115,7 +115,7 @@ class Mill:
             Letters(),
             {"reverse": environment},
             max_tokens=64,
-            play_timeout_s=30.0,
+            play_timeout_s=8.0,
             retries=0,  # type: ignore[arg-type]
         )
         generator = Generator(bus, gate, WeightsFeed(bus, self.store), player, settings, group_size=SIZE, steps=steps)
