@@ -105,7 +105,7 @@ def test_a_child_dies_with_a_killed_generator(script: Path) -> None:
     assert_gone(children)
 
 
-@pytest.mark.parametrize("front", [None, str(os.getpid())])
+@pytest.mark.parametrize("front", [None, str(os.getpid())], ids=["nobody", "itself"])
 def test_neither_the_generator_nor_a_foreign_engine_is_tied(front: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: psutil.Process(os.getppid()))
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: pytest.fail("it was tied"))
