@@ -16,6 +16,7 @@ import msgspec
 from schemas import (
     CONTROL,
     DEAD,
+    EVALUATIONS,
     LEDGER,
     PREFIX,
     ROLLOUTS,
@@ -26,6 +27,7 @@ from schemas import (
     Closed,
     Control,
     Dead,
+    Evaluated,
     Event,
     GroupTask,
     Lifecycle,
@@ -45,7 +47,7 @@ BUS_ROLES: tuple[BusRole, ...] = get_args(BusRole)
 
 _PUBLISHES: dict[BusRole, tuple[type[Event], ...]] = {
     "dispatcher": (GroupTask, Dead),
-    "generator": (Rollout, Dead),
+    "generator": (Rollout, Evaluated, Dead),
     "trainer": (Term, Closed, Step, Weights, Dead),
     "sink": (Dead,),
     "supervisor": (Control,),
@@ -54,8 +56,8 @@ _PUBLISHES: dict[BusRole, tuple[type[Event], ...]] = {
 _TELLS = ("dispatcher", "generator", "trainer", "sink", "supervisor")
 _READS: dict[BusRole, tuple[StreamSpec, ...]] = {
     "dispatcher": (TASKS, LEDGER, CONTROL),
-    # TELEMETRY: a replay of rollouts waits for a trainer that is alive.
-    "generator": (LEDGER, TELEMETRY, CONTROL),
+    # TELEMETRY: a replay of rollouts waits for a trainer that is alive. EVALUATIONS: what of one is still to be played.
+    "generator": (LEDGER, TELEMETRY, CONTROL, EVALUATIONS),
     "trainer": (ROLLOUTS, LEDGER, TELEMETRY, CONTROL),
     "sink": (TASKS, ROLLOUTS, LEDGER, TELEMETRY, DEAD, CONTROL),
     "supervisor": STREAMS,
@@ -123,7 +125,7 @@ def _tail(kind: type[Event]) -> str:
 
 
 def _using(role: BusRole, run: str) -> Iterator[str]:
-    """Requests on the run's six streams: their state for all, and what the role reads, pulls and purges."""
+    """Requests on the run's streams: their state for all, and what the role reads, pulls and purges."""
     for stream in _streams(run):
         yield f"$JS.API.STREAM.INFO.{stream}"
     for spec in _READS.get(role, ()):

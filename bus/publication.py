@@ -33,6 +33,7 @@ _ROOM = {
     "TELEMETRY": "it should discard the oldest: run headrace topology apply",
     "DEAD": "read the letters, then purge it: nats stream purge <run>_DEAD",
     "CONTROL": "it should discard the oldest: run headrace topology apply",
+    "EVALUATIONS": "raise log.max_gib and run headrace topology apply, or evaluate less (evaluation.every_steps)",
     "WEIGHTS": "raise weights.max_gib and run headrace topology apply, or lower weights.keep",
 }
 """How each stream gets room again."""

@@ -15,7 +15,7 @@ class LogSettings(Settings, frozen=True, kw_only=True):
     keep: Literal["all", "checkpoints"] = "all"
     """All of it, or what steps after the oldest kept checkpoint need."""
     max_gib: Annotated[float, msgspec.Meta(gt=0)] = 4.0
-    """Limit of the ROLLOUTS stream in GiB; publishers wait when it is reached."""
+    """Limit of the ROLLOUTS stream, and of EVALUATIONS, in GiB; publishers wait when it is reached."""
     replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
     """Copies of each stream: 3 on a cluster."""
 
@@ -28,7 +28,7 @@ class WeightsSettings(Settings, frozen=True, kw_only=True):
     store: Literal["file", "jetstream"] = "file"
     """Where they lie in between: in a folder that all see, or in NATS itself, where nothing else is shared."""
     keep: Annotated[int, msgspec.Meta(ge=0)] = 8
-    """How many of the newest versions stay in the store; 0 keeps all."""
+    """How many of the newest versions stay in the store, besides those that are evaluated; 0 keeps all."""
     max_gib: Annotated[float, msgspec.Meta(gt=0)] = 8.0
-    """Limit of the bucket in NATS in GiB: the model, the versions kept and one more. The trainer waits when it is
-    full."""
+    """Limit of the bucket in NATS in GiB: the model, the versions kept, those that are evaluated, and one more. The
+    trainer waits when it is full."""

@@ -1,5 +1,7 @@
 """What is played: the Environment protocol, the policy handle, and the environments that ship with Headrace."""
 
+from .characters import CharacterTokenizer
+from .chat_template import load_chat_template
 from .environment import Environment, Outcome
 from .policy import Policy, Reply, TooLong, Transcript
 from .registry import environment_kinds, load_environment
@@ -8,6 +10,7 @@ from .scripted import Demonstrator, ScriptedPolicy
 from .tokenizer import FastTokenizer, Tokenizer, load_tokenizer
 
 __all__ = [
-    "Demonstrator", "Environment", "FastTokenizer", "Finish", "Outcome", "Policy", "Reply", "Sample", "Sampler",
-    "ScriptedPolicy", "Tokenizer", "TooLong", "Transcript", "environment_kinds", "load_environment", "load_tokenizer",
+    "CharacterTokenizer", "Demonstrator", "Environment", "FastTokenizer", "Finish", "Outcome", "Policy", "Reply",
+    "Sample", "Sampler", "ScriptedPolicy", "Tokenizer", "TooLong", "Transcript", "environment_kinds",
+    "load_chat_template", "load_environment", "load_tokenizer",
 ]  # fmt: skip

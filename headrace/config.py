@@ -27,6 +27,7 @@ from producers.generator.settings import GeneratorSettings
 from schemas import MAX_ROLLOUT_TOKENS, ConfigError, RunError
 from schemas.settings import (
     EnvironmentSettings,
+    EvaluationSettings,
     ModelSettings,
     PolicySettings,
     RunSettings,
@@ -54,6 +55,7 @@ class RunConfig(Settings, frozen=True, kw_only=True):
     policy: PolicySettings = PolicySettings()
     generator: GeneratorSettings = GeneratorSettings()
     trainer: TrainerSettings = TrainerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
     weights: WeightsSettings = WeightsSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -83,9 +85,10 @@ class RunConfig(Settings, frozen=True, kw_only=True):
             f"use at most {MAX_ROLLOUT_TOKENS}",
         )
         yield (
-            trainer.row_tokens < generator.max_model_len,
+            trainer.row_tokens < generator.max_model_len and trainer.too_long == "drop",
             f"trainer.row_tokens {trainer.row_tokens} is below generator.max_model_len {generator.max_model_len}: "
-            "the longest rollout must fit into a row, so raise the first or lower the second",
+            "the longest rollout must fit into a row, so raise the first or lower the second, or cut what is longer "
+            'with trainer.too_long = "cut"',
         )
         yield (
             generator.concurrency < trainer.group_size,
@@ -93,9 +96,11 @@ class RunConfig(Settings, frozen=True, kw_only=True):
             "a generator plays a group's members at once, so raise the first or lower the second",
         )
         yield self._log_limit()
+        names = {environment.name for environment in self.environments}
+        unknown = sorted(set(self.evaluation.environments) - names)
         yield (
-            trainer.data_parallel > 1,
-            f"trainer.data_parallel {trainer.data_parallel}: the trainer has one process only so far, so set it to 1",
+            bool(unknown),
+            f"evaluation.environments names {', '.join(unknown)}: the run has {', '.join(sorted(names))}",
         )
 
     def _log_limit(self) -> tuple[bool, str]:
@@ -183,13 +188,14 @@ def digest(config: RunConfig) -> str:
 
     The model's weights and the environment's make-up (threads, libraries, processes) are recorded beside it.
     """
-    canonical = json.dumps(_decisive(config), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    decisive = {key: value for key, value in _decisive(config).items() if LATER.get(key, _UNSET) != value}
+    canonical = json.dumps(decisive, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """What decides what is trained and is not the same, as lines ``trainer.lr: 0.0005 -> 0.001``."""
-    before, after = _decisive(old), _decisive(new)
+    """What must stay and is not the same, as lines ``trainer.lr: 0.0005 -> 0.001``."""
+    before, after = _staying(old), _staying(new)
     return [
         f"{key}: {json.dumps(before.get(key))} -> {json.dumps(after.get(key))}"
         for key in sorted(before.keys() | after.keys())
@@ -198,19 +204,39 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
 
 
 DECISIVE = ("run.seed", "policy", "environments", "generator.max_model_len", "generator.prefix_on_swap", "trainer",
-            "weights.dtype")  # fmt: skip
+            "weights.dtype", "evaluation.held_out", "evaluation.environments")  # fmt: skip
 """Keys, or tables, that decide what is trained. A new key of such a table counts until it is named below."""
 INDIFFERENT = ("trainer.instance", "trainer.threads", "trainer.checkpoint_every", "trainer.keep_checkpoints",
-               "trainer.data_parallel")  # fmt: skip
+               "trainer.max_logprob_gap", "trainer.activation_checkpointing", "trainer.data_parallel",
+               "trainer.tensor_parallel", "trainer.context_parallel")  # fmt: skip
 """Keys of those tables that do not. Threads and processes do decide bits: each step records the real ones."""
+LATER: dict[str, Any] = {
+    "trainer.aggregation": None, "trainer.compile": False, "trainer.divergence_bound": 0.2, "trainer.kl_coef": 0.0,
+    "trainer.length_constant": None, "trainer.loss_args": {}, "trainer.lr_decay": "constant", "trainer.tis_cap": None,
+    "trainer.too_long": "drop", "trainer.truncated": "train",
+}  # fmt: skip
+"""Keys that came when there were runs already, and what was so before them: with that value they leave the digest, and
+those runs go on and are trained again as the same."""
+_UNSET = object()
+
+
+PLACES = ("weights.store",)
+"""Keys that decide nothing of what is trained, and must stay all the same: what the run has made lies there."""
+
+
+def _staying(config: RunConfig) -> dict[str, Any]:
+    places = {key: value for key, value in _flat(msgspec.to_builtins(config)) if key in PLACES}
+    return _decisive(config) | places
 
 
 def _decisive(config: RunConfig) -> dict[str, Any]:
-    return {
+    decays = config.trainer.lr_decay != "constant"  # Only then does a learning rate depend on the run's length.
+    return ({"trainer.lr_decay to run.steps": config.run.steps} if decays else {}) | {
         key: value
         for key, value in _flat(msgspec.to_builtins(config))
         if key.startswith(tuple(f"{prefix}." for prefix in DECISIVE)) or key in DECISIVE
         if key not in INDIFFERENT
+        if config.evaluation.every_steps or not key.startswith("evaluation.")  # Off, it holds nothing out.
     }
 
 

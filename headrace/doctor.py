@@ -21,7 +21,9 @@ from pathlib import Path
 import msgspec
 
 from bus import BUS_ROLES, Address, BusRole, EmbeddedServer, connect
+from consumers.trainer import check_loss
 from environments import load_environment
+from producers import evaluation_tasks
 from schemas import HeadraceError
 
 from .config import RunConfig
@@ -65,7 +67,7 @@ def examine(config: RunConfig | None, folder: Path, server: Address | None = Non
         findings.append(libnuma())
     findings += [cpus(len(os.sched_getaffinity(0)), config), memory(available_bytes(), config), disk(folder, config)]
     if config is not None:
-        findings += [model(config), engine(config), *played(config), *port(config)]
+        findings += [model(config), engine(config), *played(config), loss(config), *compiling(config), *port(config)]
     findings += nats(server, config) if server is not None else [embedded_server()]
     return findings
 
@@ -175,7 +177,9 @@ def disk(folder: Path, config: RunConfig | None) -> Finding:
     if config is not None:
         weights = _weights_bytes(config) / GIB
         checkpoints = config.trainer.keep_checkpoints + 1  # and checkpoint 0
-        versions = config.weights.keep or config.run.steps + 1
+        all_versions = range(config.run.steps + 1)
+        staying = sum(config.evaluation.due(version, last=config.run.steps) for version in all_versions)
+        versions = min(config.weights.keep + staying, len(all_versions)) if config.weights.keep else len(all_versions)
         if config.weights.store == "jetstream":  # the model as well, and what each generator has fetched
             versions += 1 + 2 * config.generator.count
         needed += config.log.max_gib + weights * (3 * checkpoints + versions)
@@ -197,7 +201,7 @@ def model(config: RunConfig) -> Finding:
     path = Path(config.model.path)
     if config.model.make and not path.exists():
         return Finding(name="model", ok=True, detail=f"{path} will be made ({config.model.make})")
-    return _outcome("model", f"{path} fits", lambda: check_model(path))
+    return _outcome("model", f"{path} fits", lambda: check_model(path, tokens=config.generator.max_model_len))
 
 
 def engine(config: RunConfig) -> Finding:
@@ -207,10 +211,37 @@ def engine(config: RunConfig) -> Finding:
 
 
 def played(config: RunConfig) -> Iterator[Finding]:
-    """Each environment is installed, and takes its arguments."""
+    """Each environment is installed, takes its arguments, and has the tasks that an evaluation needs."""
+    evaluation = config.evaluation
+    evaluated = evaluation.evaluated(settings.name for settings in config.environments)
     for settings in config.environments:
         load = partial(load_environment, settings, seed=config.run.seed)
-        yield _outcome("environment", f"{settings.name} is there", load)
+        found = _outcome("environment", f"{settings.name} is there", load)
+        yield found
+        if found.ok and settings.name in evaluated:
+            environment = load_environment(settings, seed=evaluation.seed)
+            draw = partial(evaluation_tasks, settings.name, environment, evaluation.tasks, evaluation.held_out)
+            yield _outcome("evaluation", f"{settings.name} has {evaluation.tasks} held-out tasks", draw)
+
+
+def loss(config: RunConfig) -> Finding:
+    """The trainer's loss is installed, and takes its settings."""
+    trainer = config.trainer
+    check = partial(check_loss, trainer.loss, trainer.loss_args, trainer.loss_settings)
+    return _outcome("loss", f"{trainer.loss} is there", check)
+
+
+def compiling(config: RunConfig) -> Iterator[Finding]:
+    """Where the trainer is to compile its layers, there is a GPU."""
+    if config.trainer.compile:
+        import torch  # some seconds, which only such a run should pay
+
+        yield _judged(
+            name="compile",
+            ok=torch.cuda.is_available(),
+            detail="trainer.compile is for GPUs" + ("" if torch.cuda.is_available() else ", and there is none here"),
+            remedy="set trainer.compile to false",
+        )
 
 
 def port(config: RunConfig) -> Iterator[Finding]:

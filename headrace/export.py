@@ -11,10 +11,10 @@ import msgspec
 
 from bus import Bus, open_weights
 from schemas import LEDGER, ModelError, Weights, WeightsError
+from schemas.model import WEIGHTS_FILE
 
 from .config import RunConfig
 from .folder import RunFolder
-from .models.check import WEIGHTS
 from .models.directory import COMPANIONS, new_directory
 
 
@@ -67,7 +67,7 @@ def _assemble(source: Path, weights: Path, target: Path, dtype: str) -> None:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
     _set_dtype(target / "config.json", dtype)
-    shutil.copyfile(weights / WEIGHTS, target / WEIGHTS)
+    shutil.copyfile(weights / WEIGHTS_FILE, target / WEIGHTS_FILE)
 
 
 def _choose(weights: dict[int, Weights], stored: dict[int, str], version: int | None, folder: RunFolder) -> Weights:

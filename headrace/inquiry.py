@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bus import BUS_ROLES, Address, ApiError, Bus, BusRole, EmbeddedServer, Logged, connect
-from schemas import Event, RunError, ServerUnreachable, StreamSpec
+from schemas import EVALUATIONS, Event, RunError, ServerUnreachable, StreamSpec
 
 from .folder import RunFolder
 from .pulse import Pulse
@@ -143,6 +143,19 @@ def _raise_if_silent(place: Place, since: float | None = None) -> None:
     silence = None if place.url else silent_server(place.folder, now, since)
     if silence is not None:
         raise ServerSilent(silence, now)
+
+
+async def those_made(bus: Bus, specs: Sequence[StreamSpec]) -> list[StreamSpec]:
+    """Those of ``specs`` that the run has: one whose streams an older Headrace made may have no EVALUATIONS."""
+    found = [spec for spec in specs if spec is not EVALUATIONS]
+    if len(found) < len(specs):
+        try:
+            await bus.state(EVALUATIONS)
+        except ApiError as error:
+            if error.fault.err_code != NO_STREAM:
+                raise
+            return found
+    return list(specs)
 
 
 async def newest(bus: Bus, spec: StreamSpec, count: int, kinds: Sequence[type[Event]] = ()) -> list[Logged]:

@@ -29,7 +29,7 @@ def rollout_text(rollout: Rollout, tokenizer: Tokenizer, fate: Step | Closed | N
     parts: list[RenderableType] = [_rollout_head(rollout, fate)]
     position, sampled = 0, 0
     for i, turn in enumerate(rollout.turns, start=1):
-        parts += ["", _turn_head(i, turn)]
+        parts += ["", _turn_head(i, turn, anew=i - 1 in rollout.starts)]
         ids = rollout.token_ids()[position : position + turn.context].tolist()
         parts += _gutter("context", tokenizer.decode(ids) if ids else "", "dim")
         position += turn.context
@@ -85,10 +85,11 @@ def _group_fate(fate: Step | Closed | None) -> str:
     return "no step has trained it so far"
 
 
-def _turn_head(number_: int, turn: Turn) -> Text:
+def _turn_head(number_: int, turn: Turn, *, anew: bool) -> Text:
     ended = "ended by itself" if turn.finish == "stop" else "met its token limit"
     facts = f"context {turn.context}, sampled {turn.sampled}, cached prefix {turn.cached}, {ended}"
-    return Text(f"turn {number_}: {facts}", style="bold")
+    begins = ", a training sequence of its own begins" if anew else ""
+    return Text(f"turn {number_}: {facts}{begins}", style="bold")
 
 
 def _version_runs(rollout: Rollout, first: int, last: int) -> Iterator[tuple[int, int, int]]:

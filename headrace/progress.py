@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from .evaluations import score_line
 from .readable import printable
 from .silence import Silence, moment, silences, words
 from .summary import (
@@ -45,6 +46,7 @@ class Progress:
         self._server = server
         self._told_step = view.committed
         self._told_at = 0.0
+        self._told_evaluations = set(_complete(view))
         self._silent: dict[str, Silence] = {}
         self._updated_at = clock()
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
@@ -65,6 +67,7 @@ class Progress:
     def update(self) -> None:
         """Draw anew; without a terminal, print what was not told yet. Say who has become silent, and who is back."""
         self._tell_silences(self._clock())
+        self._tell_evaluations()
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
             return
@@ -90,6 +93,12 @@ class Progress:
         for who in sorted(self._silent.keys() - silent.keys()):
             self.say(f"{who} is no longer silent, after {now - self._silent[who].since:.0f} s")
         self._silent = silent
+
+    def _tell_evaluations(self) -> None:
+        for env, version in _complete(self._view):
+            if (env, version) not in self._told_evaluations:
+                self._told_evaluations.add((env, version))
+                self.say(f"evaluation {score_line(self._view.evaluations.score(env, version, self._view.plan))}")
 
     def _tell(self, line: str) -> None:
         self._told_at = self._clock()
@@ -125,9 +134,30 @@ def figures(view: RunView, silent: Collection[Silence]) -> list[tuple[str, str]]
             f"trainer {100 * trainer_idle_share(view.steps):.0f} %",
         ),
         ("last swap", swap_line(swaps[-1]) if swaps else "-"),
+        *_evaluation(view),
         ("dead letters", str(len(view.dead))),
         ("roles", roles_line(view, silent)),
     ]
+
+
+def _complete(view: RunView) -> list[tuple[str, int]]:
+    """Environment and version of each evaluation that lacks nothing."""
+    plan = view.plan
+    if plan is None:
+        return []
+    due = [(env, version) for version in plan.due(view.version) for env in plan.environments]
+    return [each for each in due if view.evaluations.published(*each) >= plan.plays]
+
+
+def _evaluation(view: RunView) -> list[tuple[str, str]]:
+    """The newest version that is due, and how far its evaluation is; nothing where nothing is evaluated."""
+    plan = view.plan
+    if plan is None or not (due := plan.due(view.version)):
+        return []
+    total = plan.plays * len(plan.environments)
+    waiting = [version for version in due if view.evaluations.missing(plan, version)]
+    version = waiting[0] if waiting else due[-1]
+    return [("evaluation", f"v{version}: {total - view.evaluations.missing(plan, version)} of {total} plays")]
 
 
 def roles_line(view: RunView, silent: Collection[Silence]) -> str:

@@ -10,10 +10,12 @@ from schemas import (
     Closed,
     Control,
     Dead,
+    Evaluated,
     Event,
     GroupTask,
     Lifecycle,
     Metric,
+    Played,
     Rollout,
     Step,
     Term,
@@ -40,7 +42,9 @@ def _what(event: Event) -> str:
                 f"from v{event.least_version} '{shortened(event.task.prompt)}'"
             )
         case Rollout():
-            return _what_rollout(event)
+            return f"rollout g{event.group}/{event.member} {_what_played(event)}"
+        case Evaluated():
+            return f"evaluated v{event.version} task {event.task}/{event.sample} {_what_played(event)}"
         case Term():
             where = f"{printable(event.host)}, process {event.pid}"
             return f"term {printable(event.instance)} after step {event.committed} on {where}"
@@ -66,14 +70,12 @@ def _what(event: Event) -> str:
     raise AssertionError(f"{type(event).__name__} has no words")
 
 
-def _what_rollout(rollout: Rollout) -> str:
-    failure = rollout.error
-    outcome = f"reward {rollout.reward:.2f}" if failure is None else f"error {failure.kind}"
-    by_version = f" {versions(rollout.spans[0].version, rollout.spans[-1].version)}" if rollout.spans else ""
-    return (
-        f"rollout g{rollout.group}/{rollout.member} {rollout.env} {outcome}{by_version} "
-        f"{len(rollout.tokens) // 4} tokens by {printable(rollout.generator)}"
-        + ("" if failure is None else f": {shortened(failure.message)}")
+def _what_played(played: Played) -> str:
+    failure = played.error
+    outcome = f"reward {played.reward:.2f}" if failure is None else f"error {failure.kind}"
+    by_version = f" {versions(played.spans[0].version, played.spans[-1].version)}" if played.spans else ""
+    return f"{played.env} {outcome}{by_version} {len(played.tokens) // 4} tokens by {printable(played.generator)}" + (
+        "" if failure is None else f": {shortened(failure.message)}"
     )
 
 

@@ -1,8 +1,8 @@
 """The roles as processes: each is built from the configuration, run until it ends or is asked to, and reported.
 
-Exit codes: 0 finished, or stopped by ``headrace stop``; 1 an error with a message; 3 fenced, or the run itself is
-wrong (must not be started again); 4 no NATS server could be reached (is tried again); 143 and 130 ended by SIGTERM and
-SIGINT, in order, but with the run unfinished: whoever did not mean it starts it again.
+Exit codes: 0 finished, or stopped by ``headrace stop``; 1 an error with a message; 3 fenced, or the run or its log
+is wrong (must not be started again); 4 no NATS server could be reached (is tried again); 143 and 130 ended by SIGTERM
+and SIGINT, in order, but with the run unfinished: whoever did not mean it starts it again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import msgspec
 
 from bus import Address, Bus, Unanswered, connect, open_run_files, open_weights
 from consumers.sinks import run_archive, run_dead, run_metrics
-from environments import load_environment, load_tokenizer
+from environments import Environment, load_environment, load_tokenizer
 from headrace.models import check_model
-from producers import Admission, Dispatcher, Engine, Gate, Generator, Player, TaskSource, WeightsFeed
+from producers import Admission, Dispatcher, Engine, Evaluator, Gate, Generator, Player, TaskSource, WeightsFeed
 from schemas import (
     CONTROL,
     ConfigError,
@@ -27,6 +27,7 @@ from schemas import (
     EnvironmentFault,
     Fenced,
     HeadraceError,
+    LogGap,
     Role,
     RunError,
     ServerUnreachable,
@@ -64,7 +65,7 @@ def _first(group: BaseExceptionGroup[HeadraceError]) -> HeadraceError:
 def _report(error: HeadraceError) -> int:
     log.error("%s", error)
     match error:
-        case Fenced() | RunError():
+        case Fenced() | RunError() | LogGap():
             return FINAL
         case ServerUnreachable() | Unanswered():
             return UNREACHABLE
@@ -75,8 +76,13 @@ def dispatch(config: RunConfig, address: Address, id: str) -> None:
     """The dispatcher: one for a run; a second one does no harm."""
 
     async def body(bus: Bus, stop: asyncio.Event) -> None:
+        evaluated = config.evaluation.evaluated(each.name for each in config.environments)
         tasks = TaskSource(
-            config.environments, run=config.run.name, seed=config.run.seed, group_size=config.trainer.group_size
+            config.environments,
+            run=config.run.name,
+            seed=config.run.seed,
+            group_size=config.trainer.group_size,
+            held_out=dict.fromkeys(evaluated, config.evaluation.held_out),
         )
         admission = Admission(
             max_off_policy_steps=config.policy.max_off_policy_steps,
@@ -102,24 +108,45 @@ def generate(config: RunConfig, address: Address, id: str, folder: RunFolder) ->
     async def body(bus: Bus, stop: asyncio.Event) -> None:
         if fetches and not await _before(stop, open_run_files(bus).fetch_model(folder.model)):
             return
-        check_model(Path(config.model.path))
-        player = Player(
-            gate,
-            load_tokenizer(Path(config.model.path)),
-            {each.name: load_environment(each, seed=config.run.seed) for each in config.environments},
-            max_tokens=config.generator.max_model_len,
-            play_timeout_s=config.generator.play_timeout_s,
-            retries=config.generator.retries,
-        )
+        check_model(Path(config.model.path), tokens=config.generator.max_model_len)
+        environments = {each.name: load_environment(each, seed=config.run.seed) for each in config.environments}
+        player = _player(config, gate, environments)
+        evaluator = _evaluator(config, bus, gate) if id == config.evaluation.generator else None
         store = open_weights(bus, config.weights, shared=folder.weights, cache=folder.cache(f"generator-{id}"))
-        feed = WeightsFeed(bus, store)
+        feed = WeightsFeed(bus, store, due=None if evaluator is None else evaluator.due)
         settings, size, steps = config.generator, config.trainer.group_size, config.run.steps
-        await Generator(bus, gate, feed, player, settings, group_size=size, steps=steps).run(stop)
+        generator = Generator(bus, gate, feed, player, settings, group_size=size, steps=steps, evaluator=evaluator)
+        await generator.run(stop)
 
     logs.configure(config.run.name, f"generator/{id}", lambda: gate.version)
     if not fetches:
-        check_model(Path(config.model.path))  # before anything is connected
+        check_model(Path(config.model.path), tokens=config.generator.max_model_len)  # before anything is connected
     _run(_with_bus(config, address, "generator", id, body))
+
+
+def _player(config: RunConfig, gate: Gate, environments: dict[str, Environment]) -> Player:
+    return Player(
+        gate,
+        load_tokenizer(Path(config.model.path)),
+        environments,
+        max_tokens=config.generator.max_model_len,
+        play_timeout_s=config.generator.play_timeout_s,
+        retries=config.generator.retries,
+    )
+
+
+def _evaluator(config: RunConfig, bus: Bus, gate: Gate) -> Evaluator | None:
+    """Who plays the run's evaluations; None where it has none."""
+    settings = config.evaluation
+    names = settings.evaluated(each.name for each in config.environments)
+    environments = {
+        each.name: load_environment(each, seed=settings.seed) for each in config.environments if each.name in names
+    }
+    if not environments:
+        return None
+    player = _player(config, gate, environments)
+    steps, concurrency = config.run.steps, config.generator.concurrency
+    return Evaluator(bus, gate, player, environments, settings, steps=steps, concurrency=concurrency)
 
 
 def join(run: str, address: Address, id: str, folder: RunFolder, overrides: Sequence[str]) -> RunConfig:

@@ -12,6 +12,7 @@ from bus import Bus
 from schemas import LEDGER, ROLLOUTS, TASKS, Step
 
 from .config import FILE_NAME, RunConfig, stored
+from .evaluations import Score, plan_of
 from .folder import RunFolder
 from .inquiry import newest
 from .log_room import room_of
@@ -73,6 +74,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Mean over the last five steps."""
     metrics: dict[str, dict[str, float]]
     """Environment to named metrics of the last step."""
+    evaluations: list[Score]
+    """By environment and version: those that were begun, and where the configuration is here those that are due."""
     staleness_mean: float | None
     """Of the last step's tokens."""
     staleness_max: int | None
@@ -148,6 +151,7 @@ async def run_state(bus: Bus, goes_on: bool, folder: RunFolder, clock: Callable[
     config = config_of(folder)
     watch = Watch(bus, HEARTBEAT_S if config is None else config.generator.metric_interval_s)
     await watch.catch_up()
+    watch.view.plan = None if config is None else plan_of(config)
     steps, now = None if config is None else config.run.steps, clock()
     tasks, rollouts = (await bus.state(TASKS)).last_sequence, (await bus.state(ROLLOUTS)).last_sequence
     return state_of(watch.view, goes_on=goes_on, steps=steps, now=now, tasks=tasks, rollouts=rollouts)
@@ -163,9 +167,10 @@ def state_of(view: RunView, *, goes_on: bool, steps: int | None, now: float, tas
         state=phase(step=view.committed, steps=steps, goes_on=goes_on, paused=view.paused, stopped=stopped),
         step=view.committed,
         steps=steps,
-        version=None if view.weights is None else view.weights.version,
+        version=view.version,
         reward_last=mean_reward(view.steps[-EDGE:]),
         metrics=view.steps[-1].env_metrics if view.steps else {},
+        evaluations=view.scores,
         staleness_mean=last.get("staleness_mean"),
         staleness_max=None if staleness_max is None else int(staleness_max),
         groups_open=int(view.gauge("dispatcher", "groups_open")),

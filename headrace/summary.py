@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from .evaluations import Score
 from .view import RunView, StepView, SwapView
 
 EDGE = 5
@@ -37,6 +38,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Environment to named metrics, over the last five steps."""
     metrics_first: dict[str, dict[str, float]]
     """Likewise over the first five."""
+    evaluations: list[Score]
+    """On held-out tasks, by environment and version."""
     rollouts_published: int
     rollouts_trained: int
     left_out: dict[str, int]
@@ -60,6 +63,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     swap_pause_ms_max: float | None
     rollouts_of_several_versions: int
     """Trained rollouts whose tokens come from more than one version."""
+    prefix_breaks: int
+    """Training sequences beyond one for each rollout: a chat template, or the environment, changed what was said."""
+    cached_share: dict[str, float]
+    """Of the prompt tokens of trained groups, the share from the prefix cache: of ``turn_1``, ``turn_2`` and
+    ``turn_3_on``."""
     tokens_per_s_generated: float
     """Sampled tokens, summed over generators, since each was ready."""
     tokens_per_s_trained: float
@@ -81,6 +89,7 @@ def summarize(view: RunView, *, rollouts_published: int) -> Summary:
         reward_last=mean_reward(steps[-EDGE:]),
         metrics=_env_metrics(steps[-EDGE:]),
         metrics_first=_env_metrics(steps[:EDGE]),
+        evaluations=view.scores,
         rollouts_published=rollouts_published,
         rollouts_trained=int(_total(steps, "rollouts_trained")),
         left_out=dict(sum((Counter(step.left_out) for step in steps), Counter())),
@@ -96,6 +105,8 @@ def summarize(view: RunView, *, rollouts_published: int) -> Summary:
         swap_pause_ms_p50=round(median(pauses_ms), 1) if pauses_ms else None,
         swap_pause_ms_max=round(max(pauses_ms), 1) if pauses_ms else None,
         rollouts_of_several_versions=int(_total(steps, "rollouts_of_several_versions")),
+        prefix_breaks=int(_total(steps, "prefix_breaks")),
+        cached_share=_cached_share(steps),
         tokens_per_s_generated=round(tokens_per_s_generated(view), 1),
         tokens_per_s_trained=round(tokens_per_s_trained(steps), 1),
         restarts=_restarts(view),
@@ -136,6 +147,14 @@ def tokens_per_s_trained(steps: Sequence[StepView]) -> float:
 def swap_line(swap: SwapView) -> str:
     """One swap, for the progress display."""
     return f"v{swap.version} {1000 * swap.details['pause_s']:.0f} ms"
+
+
+def _cached_share(steps: Sequence[StepView]) -> dict[str, float]:
+    """By turn; turns that no rollout had are left out."""
+    names = {name for step in steps for name in step.metrics if name.startswith("cached_share_")}
+    turns = sorted(name.removeprefix("cached_share_") for name in names)
+    shares = {turn: _weighted(steps, f"cached_share_{turn}", f"prompt_tokens_{turn}") for turn in turns}
+    return {turn: round(share, 4) for turn, share in shares.items() if share is not None}
 
 
 def _total(steps: Iterable[StepView], name: str) -> float:

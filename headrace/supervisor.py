@@ -41,11 +41,11 @@ class RoleCommand(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     """Variables set on top of the supervisor's own."""
     essential: bool = False
-    """Whether the run is finished when this role is."""
+    """Whether the run goes on until this role has ended well; it is finished when all such roles have."""
 
 
 class Supervisor:
-    """Runs role processes until an essential one is finished, one is given up, or ``stop`` is set."""
+    """Runs role processes until the essential ones are finished, one is given up, or ``stop`` is set."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Supervisor:
         self._logs = logs
         self._settings = settings
         self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._unfinished = {command.name for command in commands if command.essential}
         self._finished = asyncio.Event()
         self._restarts = 0
         self.on_restart: Callable[[str, int, float], None] = lambda name, code, delay_s: None
@@ -93,7 +94,8 @@ class Supervisor:
             began = time.monotonic()
             code = await self._run_once(command)
             if code == 0:
-                if command.essential:
+                self._unfinished.discard(command.name)
+                if command.essential and not self._unfinished:
                     self._finished.set()
                 return
             lived_s = time.monotonic() - began

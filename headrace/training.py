@@ -10,7 +10,10 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from bus import Address, Bus, BusThread, Ledger, Telemetry, open_run_files, open_weights, stream_config
 from consumers.trainer import (
@@ -19,19 +22,24 @@ from consumers.trainer import (
     Learner,
     Provenance,
     Publication,
+    RankedLearner,
     Rules,
     Trainer,
+    check_loss,
     check_takeover,
     cpu_features,
+    follow,
     library_versions,
 )
 from headrace.models import check_model, make_model
 from schemas import LEDGER, ROLLOUTS, Weights
 
 from . import heartbeat, logs
+from .children import tied_to
 from .config import RunConfig, digest, encoded, store
 from .continuation import check_unchanged_since_step, finished
 from .folder import RunFolder
+from .launch import own_rank
 from .roles import stop_on_request
 
 log = logging.getLogger("headrace.trainer")
@@ -44,8 +52,30 @@ CALL_TIMEOUT_S = 60.0
 def train(config: RunConfig, address: Address, folder: RunFolder, *, accept_changes: bool = False) -> None:
     """Train until the run's last step is committed, or until asked to end: SystemExit where a signal asks.
 
+    Where this process is one of several ranks, that is what rank 0 does, and the others help it.
     Raises RunError where the configuration is another one than the run's, unless ``accept_changes``.
     """
+    rank = own_rank(config.trainer)
+    if rank is None or config.trainer.ranks == 1:
+        _lead(config, address, folder, partial(build_learner, config, folder.checkpoints), accept_changes)
+        return
+    logs.configure(config.run.name, f"trainer/{config.trainer.instance}/rank-{rank}", lambda: None)
+    tied_to(os.getppid())()  # Headrace's own launcher has done that already, torchrun has not.
+    from consumers.trainer.titan import Lockstep  # loads torch
+
+    with Lockstep() as ranks:
+        build = partial(_learner_of_rank, config, folder.checkpoints)
+        if rank > 0:
+            follow(build, ranks)
+        else:
+            together = partial(RankedLearner, build, ranks, data_parallel=config.trainer.data_parallel)
+            _lead(config, address, folder, together, accept_changes)
+
+
+def _lead(
+    config: RunConfig, address: Address, folder: RunFolder, build: Callable[[], Learner], accept_changes: bool
+) -> None:
+    """Be the trainer: rank 0, or the only one. ``build`` makes its learner."""
     version: int | None = None
     stopped = False
 
@@ -57,12 +87,13 @@ def train(config: RunConfig, address: Address, folder: RunFolder, *, accept_chan
     logs.configure(config.run.name, f"trainer/{config.trainer.instance}", lambda: version)
     interrupt = Interrupt()
     interrupt.install()
+    check_loss(config.trainer.loss, config.trainer.loss_args, config.trainer.loss_settings)
     try:
         with _bus_thread(config, address) as thread:
             if not _has_steps_left(config, thread, folder, accept_changes):
                 return
             # `headrace up` has made model and folder; a trainer on its own does.
-            make_model(config.model, say=log.info)
+            make_model(config.model, tokens=config.generator.max_model_len, say=log.info)
             folder.make()
             store(config, folder.path)
             begun = thread.call(lambda bus: bus.last(LEDGER, Weights), CALL_TIMEOUT_S) is not None
@@ -75,7 +106,7 @@ def train(config: RunConfig, address: Address, folder: RunFolder, *, accept_chan
                     _put_run_files(config, thread)
                 version = announced
 
-            trainer = _build(config, thread, folder, interrupt)
+            trainer = _build(config, thread, folder, interrupt, build())
             with _telling(thread, trainer, config, on_stop):
                 trainer.run(on_version)
     except Interrupted:
@@ -122,17 +153,23 @@ def _put_run_files(config: RunConfig, thread: BusThread) -> None:
             log.info("%s is put into NATS", name)
 
 
-def _build(config: RunConfig, thread: BusThread, folder: RunFolder, interrupt: Interrupt) -> Trainer:
+def _build(config: RunConfig, thread: BusThread, folder: RunFolder, interrupt: Interrupt, learner: Learner) -> Trainer:
     publication = Publication(
         thread,
         thread.call(_ledger, CALL_TIMEOUT_S),
-        open_weights(thread.bus, config.weights, shared=folder.weights, cache=folder.cache("trainer")),
+        open_weights(
+            thread.bus,
+            config.weights,
+            shared=folder.weights,
+            cache=folder.cache("trainer"),
+            stays=partial(config.evaluation.due, last=config.run.steps),
+        ),
         run=config.run.name,
         dtype=config.weights.dtype,
     )
     return Trainer(
         thread,
-        build_learner(config, folder.checkpoints),
+        learner,
         publication,
         lambda start: thread.inbox(ROLLOUTS, CONSUMER, ack="all", ack_wait_s=ACK_WAIT_S, start=start),
         config.trainer,
@@ -156,11 +193,19 @@ def rules(config: RunConfig) -> Rules:
         stale=config.policy.stale,
         advantage=config.trainer.advantage,
         row_tokens=config.trainer.row_tokens,
+        truncated=config.trainer.truncated,
+        too_long=config.trainer.too_long,
     )
 
 
 def build_learner(config: RunConfig, checkpoints: Path) -> Learner:
-    """What learns, with its checkpoints in a folder."""
+    """What learns, in this process alone, with its checkpoints in a folder."""
+    alone = msgspec.structs.replace(config.trainer, data_parallel=1, tensor_parallel=1, context_parallel=1)
+    return _learner_of_rank(msgspec.structs.replace(config, trainer=alone), checkpoints)
+
+
+def _learner_of_rank(config: RunConfig, checkpoints: Path) -> Learner:
+    """What learns in this process, together with the other ranks where there are some."""
     # Loads torch and torchtitan: about ten seconds, which only a trainer should pay.
     from consumers.trainer.titan import Learner as TitanLearner
 

@@ -20,7 +20,8 @@ from schemas import ROLLOUTS, ConfigError, RunError
 from . import config as configuration
 from .config import RunConfig
 from .continuation import check_unchanged, finished
-from .doctor import engine, played, port
+from .doctor import compiling, engine, loss, played, port
+from .evaluations import plan_of, score_line
 from .folder import RunFolder
 from .hosted_server import HostedServer
 from .log_room import room_of
@@ -47,7 +48,11 @@ def up(config: RunConfig, parent: Path, console: Console, *, accept_changes: boo
     if not accept_changes:
         check_unchanged(config, folder)
     folder.make()
-    make_model(config.model, say=lambda text: console.print(text, highlight=False, markup=False))
+    make_model(
+        config.model,
+        tokens=config.generator.max_model_len,
+        say=lambda text: console.print(text, highlight=False, markup=False),
+    )
     with turn(folder):
         server = HostedServer(folder)
     try:
@@ -63,7 +68,13 @@ def _check_possible(config: RunConfig) -> None:
             f"log.replicas is {config.log.replicas}, and the embedded server is one: set it to 1, or run the roles "
             "against a cluster with headrace train, generate and dispatch"
         )
-    for finding in (engine(config), *played(config), *port(config)):
+    started = [str(number) for number in range(config.generator.count)]
+    if config.evaluation.every_steps and config.evaluation.generator not in started:
+        raise ConfigError(
+            f"evaluation.generator is {config.evaluation.generator!r}, which headrace up does not start: "
+            f"use one of {', '.join(started)}"
+        )
+    for finding in (engine(config), *played(config), loss(config), *compiling(config), *port(config)):
         if not finding.ok:
             raise ConfigError(": ".join(filter(None, (finding.detail, finding.remedy))))
 
@@ -74,11 +85,12 @@ async def _run(
     bus = await connect(server.address("supervisor"), run=config.run.name, role="supervisor", id="up")
     try:
         await bus.apply_topology(config.log, config.weights)
-        if (words := await finished(bus, config, folder.checkpoints)) is not None:
+        watch = Watch(bus, config.generator.metric_interval_s)
+        watch.view.plan = plan_of(config)
+        await watch.catch_up()
+        if (words := await finished(bus, config, folder.checkpoints)) is not None and not watch.view.evaluation_left:
             raise RunError(words)
         configuration.store(config, folder.path)
-        watch = Watch(bus, config.generator.metric_interval_s)
-        await watch.catch_up()
         watch.view.stopped = False  # what was asked of an earlier `headrace up`
         commands = role_commands(config, folder, server, accept_changes=accept_changes)
         await _supervise(config, folder, server, bus, watch, console, commands)
@@ -127,6 +139,11 @@ async def _supervise(
     if view.committed < config.run.steps:
         raise RunError(
             f"run {config.run.name!r} was stopped after step {view.committed} of {config.run.steps}: "
+            "the same command goes on with it"
+        )
+    if stop.is_set() and view.evaluation_left:
+        raise RunError(
+            f"run {config.run.name!r} was stopped before version {config.run.steps} was evaluated: "
             "the same command goes on with it"
         )
 
@@ -184,7 +201,13 @@ def role_commands(
         command("dispatcher", "dispatcher", "dispatch"),
     ]
     commands += [
-        command(f"generator-{number}", "generator", "generate", "--id", str(number))
+        command(
+            f"generator-{number}",
+            "generator",
+            "generate",
+            *("--id", str(number)),
+            essential=bool(config.evaluation.every_steps) and str(number) == config.evaluation.generator,
+        )
         for number in range(config.generator.count)
     ]
     if config.metrics.port:
@@ -197,8 +220,12 @@ def role_commands(
 def print_summary(summary: Summary, console: Console) -> None:
     """The summary as lines that line up."""
     console.print()
-    for name, value in msgspec.to_builtins(summary).items():
+    figures: dict[str, object] = msgspec.to_builtins(summary)
+    del figures["evaluations"]
+    for name, value in figures.items():
         shown = f"{value:.4g}" if isinstance(value, float) else value
         console.print(
             f"{name:28} {shown if shown not in (None, {}) else '-'}", highlight=False, markup=False, soft_wrap=True
         )
+    for score in summary.evaluations:
+        console.print(f"{'evaluation':28} {score_line(score)}", highlight=False, markup=False, soft_wrap=True)

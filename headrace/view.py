@@ -11,7 +11,9 @@ import msgspec
 
 from bus import Logged
 from producers.generator.settings import GeneratorSettings
-from schemas import Closed, Control, Dead, Lifecycle, Metric, Step, Weights
+from schemas import Closed, Control, Dead, Evaluated, Lifecycle, Metric, Step, Weights
+
+from .evaluations import Evaluations, Plan, Score
 
 HEARTBEAT_S = GeneratorSettings().metric_interval_s
 """Seconds between two heartbeats of a role, where the run's configuration is not at hand."""
@@ -83,11 +85,29 @@ class RunView:
         """Of any role: a stop that was asked before it was for earlier processes."""
         self.dead: list[Logged] = []
         """Dead letters."""
+        self.evaluations = Evaluations()
+        self.plan: Plan | None = None
+        """What is evaluated; None where nothing is, or the run's configuration is not at hand."""
 
     @property
     def committed(self) -> int:
         """Last committed step; 0 before the first."""
         return self.steps[-1].number if self.steps else 0
+
+    @property
+    def version(self) -> int | None:
+        """Newest weights; None before the first."""
+        return None if self.weights is None else self.weights.version
+
+    @property
+    def scores(self) -> list[Score]:
+        """How each evaluated version does, by environment."""
+        return self.evaluations.scores(self.plan, self.version)
+
+    @property
+    def evaluation_left(self) -> int:
+        """Plays that the evaluation of the run's last version lacks; 0 where nothing is evaluated."""
+        return 0 if self.plan is None else self.evaluations.missing(self.plan, self.plan.steps)
 
     @property
     def alive(self) -> list[RoleView]:
@@ -136,6 +156,8 @@ class RunView:
                 self._control(control, logged.time)
             case Dead():
                 self.dead.append(logged)
+            case Evaluated() as evaluated:
+                self.evaluations.take(evaluated)
 
     def _control(self, control: Control, at: float) -> None:
         match control.action:

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bus import Bus, Logged
-from schemas import CONTROL, DEAD, LEDGER, TELEMETRY, StreamSpec
+from schemas import CONTROL, DEAD, EVALUATIONS, LEDGER, TELEMETRY, StreamSpec
 
+from .inquiry import those_made
 from .view import HEARTBEAT_S, RunView
 
-WATCHED: tuple[StreamSpec, ...] = (LEDGER, TELEMETRY, CONTROL, DEAD)
+WATCHED: tuple[StreamSpec, ...] = (LEDGER, TELEMETRY, CONTROL, DEAD, EVALUATIONS)
 
 
 class Watch:
@@ -25,7 +26,7 @@ class Watch:
 
     async def catch_up(self) -> None:
         """Take in all that the log has now."""
-        for spec in WATCHED:
+        for spec in await those_made(self._bus, WATCHED):
             async for logged in self._bus.read(spec, start=self._next[spec.kind]):
                 self._take(spec, logged)
 
@@ -43,8 +44,9 @@ class Watch:
                 changed.set()
 
         try:
+            specs = await those_made(self._bus, WATCHED)
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(follow(spec)) for spec in WATCHED]
+                tasks = [group.create_task(follow(spec)) for spec in specs]
                 yield changed
                 for task in tasks:
                     task.cancel()

@@ -1,9 +1,10 @@
-"""Who publishes: the dispatcher (tasks) and the generator (rollouts)."""
+"""Who publishes: the dispatcher (tasks) and the generator (rollouts and evaluations)."""
 
 from .dispatcher import Admission, Dispatcher, TaskSource
 from .generator import (
     Aborted,
     Engine,
+    Evaluator,
     Gate,
     Generator,
     GeneratorSettings,
@@ -11,8 +12,9 @@ from .generator import (
     SamplingRequest,
     WeightsFeed,
 )
+from .held_out import evaluation_tasks
 
 __all__ = [
-    "Aborted", "Admission", "Dispatcher", "Engine", "Gate", "Generator", "GeneratorSettings", "Player",
-    "SamplingRequest", "TaskSource", "WeightsFeed",
+    "Aborted", "Admission", "Dispatcher", "Engine", "Evaluator", "Gate", "Generator", "GeneratorSettings",
+    "Player", "SamplingRequest", "TaskSource", "WeightsFeed", "evaluation_tasks",
 ]  # fmt: skip

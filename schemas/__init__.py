@@ -35,6 +35,7 @@ from .events import (
     Closed,
     Control,
     Dead,
+    Evaluated,
     Event,
     Failure,
     GroupTask,
@@ -42,6 +43,7 @@ from .events import (
     Lifecycle,
     Metric,
     Natural,
+    Played,
     Positive,
     Role,
     Rollout,
@@ -56,10 +58,11 @@ from .events import (
     event_name,
     event_tag,
 )
-from .settings import EnvironmentSettings, ModelSettings, PolicySettings, RunSettings
+from .settings import EnvironmentSettings, EvaluationSettings, ModelSettings, PolicySettings, RunSettings
 from .streams import (
     CONTROL,
     DEAD,
+    EVALUATIONS,
     LEDGER,
     MAX_PAYLOAD_BYTES,
     ROLLOUTS,
@@ -75,14 +78,14 @@ from .subjects import PREFIX, check_name, subject_filter, subject_of
 from .validation import GREATEST_LOGPROB, LEAST_LOGPROB, MAX_ROLLOUT_TOKENS, check_outcome, validate
 
 __all__ = [
-    "CONTROL", "DEAD", "EVENT_TYPES", "GREATEST_LOGPROB", "JSON", "LEAST_LOGPROB", "LEDGER", "MAX_PAYLOAD_BYTES",
-    "MAX_ROLLOUT_TOKENS", "MESSAGE_ID", "MSGPACK", "PREFIX", "ROLLOUTS", "STREAMS", "TASKS", "TELEMETRY",
-    "WEIGHTS_BUCKET", "AnyEvent", "BucketSpec", "BusError", "Closed", "ConfigError", "Control", "Dead",
-    "EngineError", "EnvironmentFault", "EnvironmentSettings", "Event", "EventInvalid", "Failure", "Fenced",
-    "GroupTask", "HeadraceError", "LeftOutReason", "Lifecycle", "LogGap", "Metric", "ModelError", "ModelSettings",
-    "Natural", "PolicySettings", "Positive", "PublishFailed", "Role", "Rollout", "RunError", "RunSettings",
-    "ServerUnfit", "ServerUnreachable", "Span", "Step", "StreamMismatch", "StreamSpec", "Task", "Term", "Timings",
-    "TrainedGroup", "Turn", "Weights", "WeightsError", "as_json", "check_name", "check_outcome", "content_type",
-    "decode", "decode_as", "encode", "event_name", "event_tag", "headers_of", "message_id", "stream_for",
-    "subject_filter", "subject_of", "validate",
+    "CONTROL", "DEAD", "EVALUATIONS", "EVENT_TYPES", "GREATEST_LOGPROB", "JSON", "LEAST_LOGPROB", "LEDGER",
+    "MAX_PAYLOAD_BYTES", "MAX_ROLLOUT_TOKENS", "MESSAGE_ID", "MSGPACK", "PREFIX", "ROLLOUTS", "STREAMS", "TASKS",
+    "TELEMETRY", "WEIGHTS_BUCKET", "AnyEvent", "BucketSpec", "BusError", "Closed", "ConfigError", "Control", "Dead",
+    "EngineError", "EnvironmentFault", "EnvironmentSettings", "Evaluated", "EvaluationSettings", "Event",
+    "EventInvalid", "Failure", "Fenced", "GroupTask", "HeadraceError", "LeftOutReason", "Lifecycle", "LogGap", "Metric",
+    "ModelError", "ModelSettings", "Natural", "Played", "PolicySettings", "Positive", "PublishFailed", "Role",
+    "Rollout", "RunError", "RunSettings", "ServerUnfit", "ServerUnreachable", "Span", "Step", "StreamMismatch",
+    "StreamSpec", "Task", "Term", "Timings", "TrainedGroup", "Turn", "Weights", "WeightsError", "as_json", "check_name",
+    "check_outcome", "content_type", "decode", "decode_as", "encode", "event_name", "event_tag", "headers_of",
+    "message_id", "stream_for", "subject_filter", "subject_of", "validate",
 ]  # fmt: skip

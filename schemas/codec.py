@@ -20,8 +20,10 @@ from .events import (
     Closed,
     Control,
     Dead,
+    Evaluated,
     Event,
     GroupTask,
+    Played,
     Rollout,
     Step,
     Weights,
@@ -44,7 +46,7 @@ _msgpack_decoder = msgspec.msgpack.Decoder(AnyEvent)
 def content_type(kind: Event | type[Event]) -> str:
     """MessagePack for events that carry bytes, JSON for all others."""
     kind = kind if isinstance(kind, type) else type(kind)
-    return MSGPACK if kind in (Rollout, Dead) else JSON
+    return MSGPACK if kind in (Rollout, Evaluated, Dead) else JSON
 
 
 def encode(event: Event) -> bytes:
@@ -101,6 +103,8 @@ def message_id(event: Event) -> str | None:
             return f"task.{event.run}.{group}"
         case Rollout(group=group, member=member):
             return f"rollout.{event.run}.{group}.{member}"
+        case Evaluated(version=version, env=env, task=task, sample=sample):
+            return f"evaluated.{event.run}.{version}.{env}.{task}.{sample}"
         case Dead(stream=stream, sequence=sequence) if sequence:
             return f"dead.{event.run}.{stream}.{sequence}"
         case _:
@@ -137,7 +141,10 @@ def _hints(event: Event) -> dict[str, str]:
         case GroupTask():
             return {"hr-env": event.env, "hr-group": str(event.group), "hr-least-version": str(event.least_version)}
         case Rollout():
-            return _rollout_hints(event)
+            return {"hr-env": event.env, "hr-group": str(event.group), "hr-member": str(event.member)} | _outcome(event)
+        case Evaluated(version=version, task=task, sample=sample):
+            identity = {"hr-version": str(version), "hr-task": str(task), "hr-sample": str(sample)}
+            return {"hr-env": event.env} | identity | _outcome(event)
         case Closed():
             return {"hr-group": str(event.group), "hr-reason": event.reason}
         case Step():
@@ -152,21 +159,15 @@ def _hints(event: Event) -> dict[str, str]:
     return {}
 
 
-def _rollout_hints(rollout: Rollout) -> dict[str, str]:
-    hints = {
-        "hr-env": rollout.env,
-        "hr-group": str(rollout.group),
-        "hr-member": str(rollout.member),
-        "hr-tokens": str(len(rollout.tokens) // 4),
-        "hr-generator": rollout.generator,
-    }
-    if rollout.spans:
-        hints["hr-version-min"] = str(rollout.least_version)
-        hints["hr-version-max"] = str(rollout.greatest_version)
-    if rollout.reward is not None:
-        hints["hr-reward"] = f"{rollout.reward:.4f}"
-    if rollout.error is not None:
-        hints["hr-error"] = rollout.error.kind
+def _outcome(played: Played) -> dict[str, str]:
+    hints = {"hr-tokens": str(len(played.tokens) // 4), "hr-generator": played.generator}
+    if played.spans:
+        hints["hr-version-min"] = str(played.least_version)
+        hints["hr-version-max"] = str(played.greatest_version)
+    if played.reward is not None:
+        hints["hr-reward"] = f"{played.reward:.4f}"
+    if played.error is not None:
+        hints["hr-error"] = played.error.kind
     return hints
 
 
@@ -174,7 +175,7 @@ def as_json(event: Event, headers: Mapping[str, str] | None = None) -> bytes:
     """One line of JSON for people and programs: packed arrays become lists."""
     fields = msgspec.to_builtins(event, builtin_types=(bytes,))
     match event:
-        case Rollout():
+        case Played():
             fields["tokens"] = event.token_ids().tolist()
             fields["logprobs"] = [round(float(value), 6) for value in event.logprob_values()]
         case Dead():

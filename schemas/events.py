@@ -2,13 +2,14 @@
 
 Every struct is tagged ``<name>.v<version>``. Evolution is additive: a new field has a default, a field
 is never removed or retyped (``headrace schemas check`` refuses that); a breaking change is a new version.
-Small events travel as JSON; ``Rollout`` and ``Dead`` as MessagePack, because they carry packed bytes.
+Small events travel as JSON; ``Rollout``, ``Evaluated`` and ``Dead`` as MessagePack: they carry packed bytes.
 
 Shape legend: T tokens of a sequence, S sampled tokens of it (S <= T), M members of a group.
 """
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -21,7 +22,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 Role = Literal["dispatcher", "generator", "trainer", "sink", "supervisor"]
-LeftOutReason = Literal["stale", "error", "no_signal", "too_long", "duplicate"]
+LeftOutReason = Literal["stale", "error", "no_signal", "too_long", "truncated", "duplicate"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -74,11 +75,11 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
     """One exchange: ``context`` tokens given to the policy, then ``sampled`` tokens of its reply."""
 
     context: Natural
-    """Tokens that the environment added before this reply (the prompt, in the first turn)."""
+    """Tokens that the environment added before this reply (the whole prompt, in the first turn of a sequence)."""
     sampled: Natural
     """Tokens of the reply, its end token included."""
     cached: Natural
-    """Tokens of the whole prefix that the engine took from its prefix cache."""
+    """Tokens of the sequence up to this reply that the engine took from its prefix cache."""
     finish: Literal["stop", "length"]
     """Whether the reply ended by itself or met its token limit."""
 
@@ -103,27 +104,15 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """Of which waiting for the engine."""
 
 
-class Rollout(Event, frozen=True, kw_only=True, tag="rollout.v1"):
-    """One member of a group, played to its end: exactly what was sampled, under which weights, and its reward.
+class Played(Event, frozen=True, kw_only=True):
+    """What one play of a task leaves: exactly what was sampled, under which weights, and its reward."""
 
-    ``tokens`` is one sequence: for each turn its context, then its reply. The loss mask follows from
-    ``turns``: reply tokens are trained, context tokens are not. Log-probabilities and spans exist
-    for reply tokens only. At most 8.1 bytes a token plus 1 KiB, with names of up to 64 characters and up to
-    16 turns; a further turn adds up to 40 bytes with its span, an error its message.
-    """
-
-    group: Natural
-    """Number of its group in the run."""
-    member: Natural
-    """Which of the group's members, from 0."""
     env: Name
     """Name of the environment in the run's configuration."""
     index: Natural
     """Index of the task within the environment."""
     generator: Name
     """Instance that played it."""
-    attempt: Positive
-    """How many times the group had been delivered when it was played."""
     tokens: bytes
     """int32 little-endian [T]: token ids."""
     logprobs: bytes
@@ -139,9 +128,15 @@ class Rollout(Event, frozen=True, kw_only=True, tag="rollout.v1"):
     metrics: dict[str, float] = {}
     """Named figures of the environment's outcome."""
     error: Failure | None = None
-    """Why it cannot be trained; None where it can."""
-    swaps_during: Natural = 0
-    """How many weight swaps the rollout lived through."""
+    """Why it has no reward; None where it has one."""
+    starts: list[Natural] = []
+    """Turns at which a new sequence starts, in order; turn 0, which always does, is not listed."""
+
+    def sequences(self) -> list[range]:
+        """Where each training sequence lies in ``tokens``, in order; without a token one that is empty."""
+        ends = list(accumulate(turn.context + turn.sampled for turn in self.turns))
+        bounds = [0, *(ends[turn - 1] for turn in self.starts), ends[-1] if ends else 0]
+        return [range(start, end) for start, end in pairwise(bounds)]
 
     def token_ids(self) -> npt.NDArray[np.int32]:
         """int32 [T], a view of the payload."""
@@ -174,6 +169,39 @@ class Rollout(Event, frozen=True, kw_only=True, tag="rollout.v1"):
     @property
     def greatest_version(self) -> int | None:
         return self.spans[-1].version if self.spans else None
+
+
+class Rollout(Played, frozen=True, kw_only=True, tag="rollout.v1"):
+    """One member of a group, played to its end: exactly what was sampled, under which weights, and its reward.
+
+    ``tokens`` has for each turn its context, then its reply: one training sequence, or several one after another where
+    ``starts`` names turns. The loss mask follows from ``turns``: reply tokens are trained, context tokens are not.
+    Log-probabilities and spans exist for reply tokens only. At most 8.1 bytes a token plus 1 KiB, with names of up to
+    64 characters and up to 16 turns; a further turn adds up to 40 bytes with its span, an error its message.
+    """
+
+    group: Natural
+    """Number of its group in the run."""
+    member: Natural
+    """Which of the group's members, from 0."""
+    attempt: Positive
+    """How many times the group had been delivered when it was played."""
+    swaps_during: Natural = 0
+    """How many weight swaps the rollout lived through."""
+
+
+class Evaluated(Played, frozen=True, kw_only=True, tag="evaluated.v1"):
+    """One play of a held-out task by one version of the weights: measured, and never trained.
+
+    Tokens are as in a rollout. All of them were sampled by ``version``: weights are not swapped meanwhile.
+    """
+
+    version: Natural
+    """The weights that were evaluated."""
+    task: Natural
+    """Number of the task among the environment's evaluation tasks, from 0; the same task at every version."""
+    sample: Natural
+    """Which play of that task, from 0."""
 
 
 class Term(Event, frozen=True, kw_only=True, tag="term.v1"):
@@ -238,7 +266,8 @@ class Step(Event, frozen=True, kw_only=True, tag="step.v1"):
     groups: list[TrainedGroup]
     """In the order in which they were packed."""
     packing: list[list[list[Natural]]]
-    """Micro-batches of rows of positions: into the trained members of ``groups``, in their order."""
+    """Micro-batches of rows of positions: into the training sequences of the trained members of ``groups``, in their
+    order. A member has one, or several where its rollout has ``starts``."""
     left_out: dict[str, Natural]
     """Members left out since the last step, by reason."""
     left_out_tokens: dict[str, Natural]
@@ -357,9 +386,9 @@ class Dead(Event, frozen=True, kw_only=True, tag="dead.v1"):
     """``<role>/<id>`` of who refused it."""
 
 
-AnyEvent = GroupTask | Rollout | Term | Closed | Step | Weights | Lifecycle | Metric | Control | Dead
+AnyEvent = GroupTask | Rollout | Evaluated | Term | Closed | Step | Weights | Lifecycle | Metric | Control | Dead
 EVENT_TYPES: tuple[type[Event], ...] = (
-    GroupTask, Rollout, Term, Closed, Step, Weights, Lifecycle, Metric, Control, Dead,
+    GroupTask, Rollout, Evaluated, Term, Closed, Step, Weights, Lifecycle, Metric, Control, Dead,
 )  # fmt: skip
 
 

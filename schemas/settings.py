@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -64,6 +65,40 @@ class EnvironmentSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_name(self.name, "environments.name")
+
+
+class EvaluationSettings(Settings, frozen=True, kw_only=True):
+    """``[evaluation]``: how well versions of the weights do on held-out tasks, which are never trained."""
+
+    every_steps: Natural = 0
+    """Version 0, each so many steps' version and the run's last are evaluated, and stay in the weights store; 0
+    evaluates nothing and holds nothing out."""
+    tasks: Positive = 100
+    """Held-out tasks of each environment: the same at every version, no two with the same prompt."""
+    samples: Positive = 1
+    """Plays of each task; pass@k is told for k up to it."""
+    pass_reward: float = 1.0
+    """A play with at least this reward passes, for pass@k."""
+    temperature: Annotated[float, msgspec.Meta(ge=0.01, le=2)] = 1.0
+    """Sampling temperature of these plays."""
+    held_out: Annotated[float, msgspec.Meta(ge=0.01, le=0.9)] = 0.1
+    """Share of an evaluated environment's prompts that is never trained, chosen by their sha256."""
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Seed of the evaluation's tasks. Change it, or the tasks, with a new run only: versions compare on the same."""
+    environments: list[str] = []
+    """Names of those that are evaluated; all where empty."""
+    generator: str = "0"
+    """Id of the generator that plays them: it swaps no weights meanwhile, and goes on with the run's groups."""
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
+    """Share of generator.concurrency that they take; the run's groups have the rest."""
+
+    def due(self, version: int, *, last: int) -> bool:
+        """Whether ``version`` is evaluated in a run of ``last`` steps."""
+        return self.every_steps > 0 and (version % self.every_steps == 0 or version == last)
+
+    def evaluated(self, names: Iterable[str]) -> list[str]:
+        """Those of the run's environments ``names`` that are evaluated, in their order; none while it is off."""
+        return [name for name in names if self.every_steps and (not self.environments or name in self.environments)]
 
 
 def only_environment_names(environments: list[EnvironmentSettings]) -> list[str]:

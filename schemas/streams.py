@@ -1,6 +1,6 @@
 """The streams of a run, as data: one set for each run, so that no run can evict another's messages.
 
-TASKS, ROLLOUTS and LEDGER refuse new messages when they are full (publishers wait and say so) and have no
+TASKS, ROLLOUTS, LEDGER and EVALUATIONS refuse new messages when they are full (publishers wait and say so) and have no
 maximum age: nothing unconsumed can vanish. Consumption is a cursor, never a deletion.
 """
 
@@ -14,6 +14,7 @@ from .events import (
     Closed,
     Control,
     Dead,
+    Evaluated,
     Event,
     GroupTask,
     Lifecycle,
@@ -33,7 +34,7 @@ MAX_PAYLOAD_BYTES = 8 * MIB
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One stream of a run."""
 
-    kind: Literal["TASKS", "ROLLOUTS", "LEDGER", "TELEMETRY", "DEAD", "CONTROL", "WEIGHTS"]
+    kind: Literal["TASKS", "ROLLOUTS", "LEDGER", "TELEMETRY", "DEAD", "CONTROL", "EVALUATIONS", "WEIGHTS"]
     events: tuple[type[Event], ...]
     discard: Literal["new", "old"]
     max_bytes: int | None
@@ -62,7 +63,8 @@ TELEMETRY = StreamSpec(
 )
 DEAD = StreamSpec(kind="DEAD", events=(Dead,), discard="new", max_bytes=256 * MIB, duplicate_window_s=120)
 CONTROL = StreamSpec(kind="CONTROL", events=(Control,), discard="old", max_bytes=1 * MIB, duplicate_window_s=120)
-STREAMS: tuple[StreamSpec, ...] = (TASKS, ROLLOUTS, LEDGER, TELEMETRY, DEAD, CONTROL)
+EVALUATIONS = StreamSpec(kind="EVALUATIONS", events=(Evaluated,), discard="new", max_bytes=None, duplicate_window_s=120)
+STREAMS: tuple[StreamSpec, ...] = (TASKS, ROLLOUTS, LEDGER, TELEMETRY, DEAD, CONTROL, EVALUATIONS)
 
 
 class BucketSpec(StreamSpec, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from .events import (
     Closed,
     Control,
     Dead,
+    Evaluated,
     Event,
     GroupTask,
     Lifecycle,
@@ -52,7 +53,7 @@ def subject_of(event: Event) -> str:
 
 def _details(event: Event) -> tuple[str, ...]:
     match event:
-        case GroupTask() | Rollout():
+        case GroupTask() | Rollout() | Evaluated():
             return (event.env,)
         case Lifecycle() | Metric():
             return (event.role, event.id)

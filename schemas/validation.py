@@ -12,7 +12,20 @@ from typing import Any
 import numpy as np
 
 from .errors import EventInvalid
-from .events import Closed, Control, Event, GroupTask, Lifecycle, Metric, Rollout, Step, Timings, TrainedGroup
+from .events import (
+    Closed,
+    Control,
+    Evaluated,
+    Event,
+    GroupTask,
+    Lifecycle,
+    Metric,
+    Played,
+    Rollout,
+    Step,
+    Timings,
+    TrainedGroup,
+)
 from .subjects import subject_of
 
 MAX_ROLLOUT_TOKENS = 1_000_000
@@ -40,6 +53,8 @@ def validate(event: Event) -> None:
     match event:
         case Rollout():
             _check_rollout(event)
+        case Evaluated():
+            _check_evaluated(event)
         case GroupTask():
             _check_at_most(MAX_GROUP_SIZE, size=event.size)
             _check_at_most(MAX_NUMBER, group=event.group, index=event.index)
@@ -96,32 +111,46 @@ def _check_json(value: Any, depth: int = 0) -> None:
 
 
 def _check_rollout(rollout: Rollout) -> None:
-    _require(len(rollout.tokens) % 4 == 0, "tokens is not a whole number of int32 values")
-    _require(len(rollout.logprobs) % 4 == 0, "logprobs is not a whole number of float32 values")
-    n_tokens, n_sampled = len(rollout.tokens) // 4, len(rollout.logprobs) // 4
-    _require(n_tokens <= MAX_ROLLOUT_TOKENS, f"{n_tokens} tokens exceed {MAX_ROLLOUT_TOKENS}")
+    _check_played(rollout)
     _require(rollout.member < MAX_GROUP_SIZE, f"member {rollout.member} is not below {MAX_GROUP_SIZE}")
-    _check_at_most(MAX_NUMBER, group=rollout.group, index=rollout.index)
+    _check_at_most(MAX_NUMBER, group=rollout.group)
     _check_at_most(MAX_COUNT, attempt=rollout.attempt, swaps_during=rollout.swaps_during)
-    _require(rollout.generator.isprintable(), f"generator {rollout.generator!r} cannot be a header")
-    _require(len(rollout.turns) <= MAX_TURNS, f"{len(rollout.turns)} turns exceed {MAX_TURNS}")
-    _check_at_most(MAX_COUNT, cached=max((turn.cached for turn in rollout.turns), default=0))
-    in_turns = sum(turn.context + turn.sampled for turn in rollout.turns)
+
+
+def _check_evaluated(evaluated: Evaluated) -> None:
+    _check_played(evaluated)
+    _check_at_most(MAX_COUNT, version=evaluated.version, task=evaluated.task, sample=evaluated.sample)
+    for span in evaluated.spans:
+        wanted = span.version == evaluated.version
+        _require(wanted, f"version {span.version} sampled tokens in an evaluation of version {evaluated.version}")
+
+
+def _check_played(played: Played) -> None:
+    _require(len(played.tokens) % 4 == 0, "tokens is not a whole number of int32 values")
+    _require(len(played.logprobs) % 4 == 0, "logprobs is not a whole number of float32 values")
+    n_tokens, n_sampled = len(played.tokens) // 4, len(played.logprobs) // 4
+    _require(n_tokens <= MAX_ROLLOUT_TOKENS, f"{n_tokens} tokens exceed {MAX_ROLLOUT_TOKENS}")
+    _check_at_most(MAX_NUMBER, index=played.index)
+    _require(played.generator.isprintable(), f"generator {played.generator!r} cannot be a header")
+    _require(len(played.turns) <= MAX_TURNS, f"{len(played.turns)} turns exceed {MAX_TURNS}")
+    _check_at_most(MAX_COUNT, cached=max((turn.cached for turn in played.turns), default=0))
+    in_turns = sum(turn.context + turn.sampled for turn in played.turns)
     _require(in_turns == n_tokens, f"turns cover {in_turns} of {n_tokens} tokens")
-    in_replies = sum(turn.sampled for turn in rollout.turns)
+    in_replies = sum(turn.sampled for turn in played.turns)
     _require(in_replies == n_sampled, f"{n_sampled} logprobs for {in_replies} sampled tokens")
-    _check_spans(rollout, n_sampled)
+    _check_starts(played)
+    _check_spans(played, n_sampled)
     if n_tokens:
-        _require(int(rollout.token_ids().min()) >= 0, "a token id is negative")
+        _require(int(played.token_ids().min()) >= 0, "a token id is negative")
     if n_sampled:
-        logprobs = rollout.logprob_values()
+        logprobs = played.logprob_values()
         _require(bool(np.isfinite(logprobs).all()), "a logprob is not finite")
         _require(float(logprobs.max()) <= GREATEST_LOGPROB, "a logprob is above 0")
         _require(float(logprobs.min()) >= LEAST_LOGPROB, f"a logprob is below {LEAST_LOGPROB:g}")
-    _require((rollout.reward is None) == (rollout.error is not None), "exactly one of reward and error is needed")
-    _require(rollout.error is not None or n_sampled > 0, "a rollout with a reward has no sampled token")
-    check_outcome(rollout.reward, rollout.metrics)
-    _check_timings(rollout.timings)
+    _require((played.reward is None) == (played.error is not None), "exactly one of reward and error is needed")
+    _require(played.error is not None or n_sampled > 0, "a rollout with a reward has no sampled token")
+    check_outcome(played.reward, played.metrics)
+    _check_timings(played.timings)
 
 
 def check_outcome(reward: float | None, metrics: Mapping[str, float]) -> None:
@@ -142,9 +171,18 @@ def _check_timings(timings: Timings) -> None:
         _require(abs(duration_s) <= MAX_TIME_S, f"{duration_s} s is no duration")
 
 
-def _check_spans(rollout: Rollout, n_sampled: int) -> None:
+def _check_starts(played: Played) -> None:
+    """A new sequence begins with context: nothing predicts its first token, so that one cannot have been sampled."""
+    before = 0
+    for turn in played.starts:
+        _require(before < turn < len(played.turns), f"a sequence starts at turn {turn} of {len(played.turns)}")
+        _require(played.turns[turn].context > 0, f"the sequence that starts at turn {turn} has no context")
+        before = turn
+
+
+def _check_spans(played: Played, n_sampled: int) -> None:
     position, version = 0, -1
-    for span in rollout.spans:
+    for span in played.spans:
         _require(span.start == position, f"a span starts at {span.start}, expected {position}")
         _require(span.end > span.start, f"the span at {span.start} is empty")
         _require(span.version > version, f"version {span.version} follows version {version}")
@@ -161,7 +199,9 @@ def _check_step(step: Step) -> None:
         _check_figures(f"metrics of {env}", metrics)
     trained = sum(a is not None for group in step.groups for a in group.advantages)
     packed = sorted(i for micro_batch in step.packing for row in micro_batch for i in row)
-    _require(packed == list(range(trained)), f"packing does not hold each of {trained} members once")
+    # A member whose rollout has several training sequences has as many positions.
+    once = len(packed) >= trained and packed == list(range(len(packed)))
+    _require(once, f"packing does not hold each of {trained} members once")
 
 
 def _check_trained_group(group: TrainedGroup) -> None:

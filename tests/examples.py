@@ -12,6 +12,7 @@ from schemas import (
     Closed,
     Control,
     Dead,
+    Evaluated,
     Event,
     Failure,
     GroupTask,
@@ -69,6 +70,36 @@ def failed_rollout(**fields: Any) -> Rollout:
     failure = Failure(kind="environment", message="ZeroDivisionError: division by zero")
     nothing: dict[str, Any] = {"tokens": b"", "logprobs": b"", "turns": [], "spans": [], "metrics": {}}
     return rollout(**{**nothing, "reward": None, "error": failure, "swaps_during": 0} | fields)
+
+
+def evaluated(**fields: Any) -> Evaluated:
+    """One turn of 5 and 4 tokens by version 4."""
+    return _replaced(
+        Evaluated(
+            run="demo",
+            version=4,
+            env="reverse",
+            task=17,
+            sample=1,
+            index=17 + 3 * (2**40 + 15),
+            generator="0",
+            tokens=packed_tokens(range(10, 19)),
+            logprobs=packed_logprobs([-0.5, -0.25, -1.0, -0.125]),
+            turns=[Turn(context=5, sampled=4, cached=0, finish="stop")],
+            spans=[Span(version=4, start=0, end=4)],
+            reward=1.0,
+            timings=Timings(started_at=1_796_000_000.0, total_s=1.5, sampling_s=1.25),
+            metrics={"exact": 1.0},
+        ),
+        fields,
+    )
+
+
+def failed_evaluated(**fields: Any) -> Evaluated:
+    """A play of an evaluation whose environment raised before anything was sampled."""
+    failure = Failure(kind="environment", message="ZeroDivisionError: division by zero")
+    nothing: dict[str, Any] = {"tokens": b"", "logprobs": b"", "turns": [], "spans": [], "metrics": {}}
+    return evaluated(**{**nothing, "reward": None, "error": failure} | fields)
 
 
 def task(**fields: Any) -> GroupTask:
@@ -187,7 +218,9 @@ def dead(**fields: Any) -> Dead:
 
 def every_event() -> list[Event]:
     """One of every type, in the order of ``schemas.EVENT_TYPES``."""
-    return [task(), rollout(), term(), closed(), step(), weights(), lifecycle(), metric(), control(), dead()]
+    return [
+        task(), rollout(), evaluated(), term(), closed(), step(), weights(), lifecycle(), metric(), control(), dead(),
+    ]  # fmt: skip
 
 
 def _replaced(event: E, fields: dict[str, Any]) -> E:

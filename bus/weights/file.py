@@ -16,17 +16,19 @@ from bus.patience import Patience
 from schemas import Weights, WeightsError
 
 from .disk import MEND, for_lack_of_space, reason, sha256_of, sha256_of_bytes, sync_folder, write_durably
-from .store import FILE, Payload, Stored, announced_sha256, is_sha256
+from .store import FILE, Payload, Stays, Stored, announced_sha256, is_sha256, kept_versions, none_stays
 
 PLACE = "file:"
 
 
 class FileWeights:
-    """A WeightsStore in the folder ``root``. ``keep``: how many versions ``prune`` leaves; 0 keeps all."""
+    """A WeightsStore in the folder ``root``."""
 
-    def __init__(self, root: Path, keep: int) -> None:
+    def __init__(self, root: Path, keep: int, stays: Stays = none_stays) -> None:
+        """``keep``: how many of the newest versions ``prune`` leaves, besides those that ``stays``; 0 keeps all."""
         self._root = root
         self._keep = keep
+        self._stays = stays
 
     async def put(self, payload: Payload, *, version: int, sha256: str | None = None) -> Stored:
         """See WeightsStore. The file is written even if it is there, without being copied in memory.
@@ -105,7 +107,7 @@ class FileWeights:
         versions = self._versions()
         if not self._keep or not versions:
             return []
-        kept = dict(list(versions.items())[-self._keep :])
+        kept = kept_versions(versions, self._keep, self._stays)
         removed = [version for version in versions if version not in kept]
         for version in removed:
             (self._root / "versions" / str(version)).unlink(missing_ok=True)

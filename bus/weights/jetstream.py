@@ -17,16 +17,20 @@ from .disk import sha256_of_bytes
 from .objects import ObjectInfo, sha256_in
 from .reading import read_object
 from .sending import label_object, put_object
-from .store import Payload, Stored, announced_sha256, is_sha256
+from .store import Payload, Stays, Stored, announced_sha256, is_sha256, kept_versions, none_stays
 
 
 class JetStreamWeights:
-    """A WeightsStore in ``bucket``. ``keep``: how many versions ``prune`` leaves; 0 keeps all."""
+    """A WeightsStore in ``bucket``."""
 
-    def __init__(self, bucket: Bucket, keep: int, cache: Path) -> None:
-        """``cache``: folder in which fetched weights lie; no other process may use it."""
+    def __init__(self, bucket: Bucket, keep: int, cache: Path, stays: Stays = none_stays) -> None:
+        """``keep``: how many of the newest versions ``prune`` leaves, besides those that ``stays``; 0 keeps all.
+
+        ``cache``: folder in which fetched weights lie; no other process may use it.
+        """
         self._bucket = bucket
         self._keep = keep
+        self._stays = stays
         self._cache = Cache(cache)
 
     @property
@@ -79,7 +83,7 @@ class JetStreamWeights:
         """See WeightsStore. Chunks that are being read go at a later call."""
         objects = await self._objects() if self._keep else []
         versions = _versions(objects)
-        kept = dict(list(versions.items())[-self._keep :])
+        kept = kept_versions(versions, self._keep, self._stays)
         for info in objects:
             remaining = frozenset(version for version, sha256 in kept.items() if sha256 == info.name)
             if remaining:

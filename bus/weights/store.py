@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from schemas import Weights, WeightsError
 FILE = "model.safetensors"
 """Name of the weights in the folder that ``fetch`` returns; engines look for it."""
 Payload = bytes | bytearray | memoryview
+Stays = Callable[[int], bool]
+"""Whether a version is never pruned, however old."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -50,11 +53,22 @@ class WeightsStore(Protocol):
         ...
 
     async def prune(self) -> list[int]:
-        """Remove all but the newest versions (``weights.keep``; 0 keeps all), and what no version has.
+        """Remove all but the newest versions (``weights.keep``; 0 keeps all) and those that stay, and what none has.
 
         Returns the removed versions. What is being read stays readable to its end.
         """
         ...
+
+
+def none_stays(version: int) -> bool:
+    """Only the newest versions are kept."""
+    return False
+
+
+def kept_versions(versions: dict[int, str], keep: int, stays: Stays) -> dict[int, str]:
+    """What of ``versions``, oldest first, is left by pruning: the ``keep`` newest (0: all), and those that stay."""
+    newest = list(versions)[-keep:]
+    return {version: sha256 for version, sha256 in versions.items() if version in newest or stays(version)}
 
 
 def announced_sha256(weights: Weights, place: str, what: str) -> str:

@@ -46,6 +46,7 @@ SCHEMA = pa.schema(
         pa.field(
             "turn_lengths", pa.list_(pa.int32()), nullable=False
         ),  # context and sampled tokens of each turn, in turn
+        pa.field("starts", pa.list_(pa.int32()), nullable=False),  # turns at which a new training sequence starts
         pa.field("cached", pa.list_(pa.int32()), nullable=False),  # prefix tokens from the cache, each turn
         pa.field("reward", pa.float64()),
         pa.field("error_kind", pa.string()),
@@ -79,6 +80,7 @@ def table(rows: Sequence[Row]) -> pa.Table:
         "logprobs": [rollout.logprob_values() for rollout in rollouts],
         "versions": [rollout.token_versions() for rollout in rollouts],
         "turn_lengths": [[n for turn in rollout.turns for n in (turn.context, turn.sampled)] for rollout in rollouts],
+        "starts": [rollout.starts for rollout in rollouts],
         "cached": [[turn.cached for turn in rollout.turns] for rollout in rollouts],
         "error_kind": [rollout.error.kind if rollout.error else None for rollout in rollouts],
         "error_message": [rollout.error.message if rollout.error else None for rollout in rollouts],

@@ -9,8 +9,10 @@ from .judgement import Rules
 from .learner import Learner
 from .ledger_view import LedgerView
 from .log_room import Room, RoomWatch
+from .losses import check_loss
 from .machine import cpu_features, library_versions
 from .publication import Exported, Publication
+from .ranks import RankedLearner, follow
 from .recovery import load_newest_checkpoint, read_steps, train_again
 from .settings import TrainerSettings
 from .takeover import check_takeover
@@ -18,6 +20,7 @@ from .trainer import Provenance, Trainer
 
 __all__ = [
     "CheckpointDamaged", "CheckpointUnusable", "Exported", "Interrupt", "Interrupted", "Learner", "LedgerView",
-    "Provenance", "Publication", "Room", "RoomWatch", "Rules", "Trainer", "TrainerSettings", "check_takeover",
-    "checkpoint_steps", "cpu_features", "library_versions", "load_newest_checkpoint", "read_steps", "train_again",
+    "Provenance", "Publication", "RankedLearner", "Room", "RoomWatch", "Rules", "Trainer", "TrainerSettings",
+    "check_loss", "check_takeover", "checkpoint_steps", "cpu_features", "follow", "library_versions",
+    "load_newest_checkpoint", "read_steps", "train_again",
 ]  # fmt: skip

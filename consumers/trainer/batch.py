@@ -1,5 +1,8 @@
 """A step's batch: from the groups that were chosen to the arrays that are trained.
 
+A member's rollout is one document, or one for each of its training sequences (``Rollout.starts``): none of them sees
+the tokens of another, as in the requests that sampled them. Positions of ``packing`` count documents.
+
 Live training and training again use the same functions: the recorded decisions of a ``step`` event (groups,
 advantages, packing) and the logged rollouts give the same arrays.
 """
@@ -13,7 +16,7 @@ import numpy as np
 from schemas import LogGap, Rollout, TrainedGroup
 
 from .groups import Member
-from .judgement import Rules, trained_tokens
+from .judgement import Rules, kept_sequences, trained_tokens
 from .micro_batch import MicroBatch
 from .packing import Document, Packing, build_micro_batches
 
@@ -26,9 +29,10 @@ def trained_members(groups: Iterable[TrainedGroup]) -> Iterator[tuple[int, float
                 yield sequence, advantage
 
 
-def lengths(groups: Iterable[TrainedGroup], rollouts: Mapping[int, Rollout]) -> list[int]:
-    """Tokens of each trained member, in packing order."""
-    return [len(rollouts[sequence].tokens) // 4 for sequence, _ in trained_members(groups)]
+def lengths(groups: Iterable[TrainedGroup], rollouts: Mapping[int, Rollout], rules: Rules) -> list[int]:
+    """Tokens of each document, in packing order: a trained member has one for each of its training sequences."""
+    members = trained_members(groups)
+    return [len(part) for sequence, _ in members for part in kept_sequences(rollouts[sequence], rules)]
 
 
 def micro_batches(
@@ -36,21 +40,27 @@ def micro_batches(
 ) -> list[MicroBatch]:
     """The arrays of step ``step``.
 
-    ``rollouts``: by sequence in ROLLOUTS. Raises LogGap when one that the step needs is not there.
+    ``rollouts``: by sequence in ROLLOUTS. Raises LogGap when one that the step needs is not there, or is another one.
     """
-    documents = []
+    packed: list[Document] = []
     for sequence, advantage in trained_members(groups):
         if sequence not in rollouts:
             raise LogGap(
                 f"step {step} trains the rollout at sequence {sequence} of ROLLOUTS, which is not there: "
                 "restore the stream from a backup, or begin at a later checkpoint"
             )
-        documents.append(document(Member(sequence, rollouts[sequence]), advantage, step, rules))
-    return build_micro_batches(packing, documents)
+        packed += documents(Member(sequence, rollouts[sequence]), advantage, step, rules)
+    positions = sum(len(row) for rows in packing for row in rows)
+    if positions != len(packed):
+        raise LogGap(
+            f"step {step} packed {positions} training sequences and its rollouts have {len(packed)}: "
+            "restore ROLLOUTS and LEDGER from one backup, or begin at a later checkpoint"
+        )
+    return build_micro_batches(packing, packed)
 
 
-def document(member: Member, advantage: float, step: int, rules: Rules) -> Document:
-    """One rollout as ``step`` trains it."""
+def documents(member: Member, advantage: float, step: int, rules: Rules) -> list[Document]:
+    """One rollout as ``step`` trains it: a document for each training sequence, all with its advantage."""
     rollout = member.rollout
     sampled_T = rollout.loss_mask()
     logprobs_T = np.zeros(len(sampled_T), dtype=np.float32)
@@ -58,10 +68,14 @@ def document(member: Member, advantage: float, step: int, rules: Rules) -> Docum
     exact_T = np.zeros_like(sampled_T)
     if rollout.swaps_during == 0 and rollout.greatest_version == step - 1:
         exact_T = sampled_T
-    return Document(
-        tokens=rollout.token_ids(),
-        trained=trained_tokens(member, step, rules),
-        exact=exact_T,
-        logprobs=logprobs_T,
-        advantage=advantage,
-    )
+    trained_T = trained_tokens(member, step, rules)
+    return [
+        Document(
+            tokens=rollout.token_ids()[part.start : part.stop],
+            trained=trained_T[part.start : part.stop],
+            exact=exact_T[part.start : part.stop],
+            logprobs=logprobs_T[part.start : part.stop],
+            advantage=advantage,
+        )
+        for part in kept_sequences(rollout, rules)
+    ]

@@ -216,6 +216,6 @@ class Collector:
 def refused(rollout: Rollout, reason: str) -> Rollout:
     """A member whose rollout cannot be used, as one that has failed: nothing of it is trained or counted as reward."""
     return msgspec.structs.replace(
-        rollout, tokens=b"", logprobs=b"", turns=[], spans=[], metrics={}, reward=None,
+        rollout, tokens=b"", logprobs=b"", turns=[], starts=[], spans=[], metrics={}, reward=None,
         error=Failure(kind="refused", message=reason),
     )  # fmt: skip

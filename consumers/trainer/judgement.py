@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas import LeftOutReason, TrainedGroup
+from schemas import LeftOutReason, Rollout, TrainedGroup
 
 from .advantages import advantages
 from .groups import Group, Member
@@ -22,9 +22,13 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     max_off_policy_steps: int
     """Greatest lag of a trained token, in steps."""
     stale: Literal["drop", "mask"]
-    advantage: Literal["std", "mean"]
+    advantage: Literal["std", "mean", "loo"]
     row_tokens: int
-    """Longest rollout that can be trained, in tokens."""
+    """Longest training sequence, in tokens."""
+    truncated: Literal["train", "mask", "drop"] = "train"
+    """What becomes of a rollout whose last reply met its token limit."""
+    too_long: Literal["drop", "cut"] = "drop"
+    """What becomes of a training sequence that is longer than ``row_tokens``."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,12 +43,17 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def judge(group: Group, step: int, rules: Rules) -> Verdict:
     """Decide on a complete group for ``step``.
 
-    The baseline is taken over all members with a reward, stale ones included: tokens are left out, not rewards.
+    The baseline is taken over all members with a reward, stale ones included: tokens are left out, not rewards. Only
+    truncated rollouts do not count in it where they are to be dropped.
     Raises FutureVersion for a rollout that claims weights which do not exist.
     """
     members = group.in_order()
     rewards = [member.rollout.reward for member in members]
-    advantages_M = _advantages(rewards, rules)
+    compared = [
+        None if rules.truncated == "drop" and _truncated(member.rollout) else member.rollout.reward
+        for member in members
+    ]
+    advantages_M = _advantages(compared, rules)
     left_out: dict[str, LeftOutReason] = {}
     for number, member in enumerate(members):
         reason = _reason(member, step, rules)
@@ -59,7 +68,25 @@ def judge(group: Group, step: int, rules: Rules) -> Verdict:
         advantages=advantages_M,
         left_out=left_out,
     )
-    return Verdict(trained=trained, close=_close(trained))
+    return Verdict(trained=trained, close=_close(trained, compared))
+
+
+def kept_sequences(rollout: Rollout, rules: Rules) -> list[range]:
+    """Where each training sequence lies in ``tokens``, without what is cut off its end.
+
+    What is cut comes after what is kept, so that the log-probabilities of this do not change.
+    """
+    parts = rollout.sequences()
+    return [part[: rules.row_tokens] for part in parts] if rules.too_long == "cut" else parts
+
+
+def kept_tokens(rollout: Rollout, rules: Rules) -> npt.NDArray[np.bool_]:
+    """Bool [T]: the sampled tokens that are not cut off."""
+    sampled_T = rollout.loss_mask()
+    kept_T = np.zeros_like(sampled_T)
+    for part in kept_sequences(rollout, rules):
+        kept_T[part.start : part.stop] = sampled_T[part.start : part.stop]
+    return kept_T
 
 
 def trained_tokens(member: Member, step: int, rules: Rules) -> npt.NDArray[np.bool_]:
@@ -69,7 +96,7 @@ def trained_tokens(member: Member, step: int, rules: Rules) -> npt.NDArray[np.bo
     trained_T[trained_T] = fresh(
         rollout.token_versions(), step=step, bound=rules.max_off_policy_steps, stale=rules.stale
     )
-    return trained_T
+    return trained_T & kept_tokens(rollout, rules)
 
 
 def _advantages(rewards: list[float | None], rules: Rules) -> list[float | None]:
@@ -84,18 +111,35 @@ def _reason(member: Member, step: int, rules: Rules) -> LeftOutReason | None:
     rollout = member.rollout
     if rollout.error is not None:
         return "stale" if rollout.error.kind == "stale" else "error"
-    if len(rollout.tokens) // 4 > rules.row_tokens:
+    if _too_long(rollout, rules):
         return "too_long"
+    if rules.truncated != "train" and _truncated(rollout):
+        return "truncated"
     if not trained_tokens(member, step, rules).any():
         return "stale"
     return None
 
 
-def _close(trained: TrainedGroup) -> LeftOutReason | None:
-    """A group that teaches nothing is closed, for the reason that most of its members share."""
+def _too_long(rollout: Rollout, rules: Rules) -> bool:
+    """Whether it does not fit, or nothing that was sampled is left of it."""
+    if rules.too_long == "drop":
+        return max(map(len, rollout.sequences())) > rules.row_tokens
+    return rollout.sampled_tokens > 0 and not kept_tokens(rollout, rules).any()
+
+
+def _truncated(rollout: Rollout) -> bool:
+    """Whether its last reply met its token limit."""
+    return bool(rollout.turns) and rollout.turns[-1].finish == "length"
+
+
+def _close(trained: TrainedGroup, compared: list[float | None]) -> LeftOutReason | None:
+    """A group that teaches nothing is closed, for the reason that most of its members share.
+
+    compared: rewards of the members that the baseline is taken over.
+    """
     if any(advantages_value for advantages_value in trained.advantages):
         return None
-    rewarded = sum(reward is not None for reward in trained.rewards)
+    rewarded = sum(reward is not None for reward in compared)
     reasons = list(trained.left_out.values())
     if rewarded >= 2 and len(reasons) < len(trained.rewards):
         return "no_signal"

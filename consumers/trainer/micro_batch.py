@@ -3,7 +3,7 @@
 Shape legend: R rows, L columns (the longest row, padded).
 """
 
-# ruff: noqa: N815  # shapes are in names
+# ruff: noqa: N802, N815  # shapes are in names
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ class MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
     def trained_tokens(self) -> int:
         """Number of tokens that are trained."""
         return int(self.trained_RL.sum())
+
+    @property
+    def documents_RL(self) -> npt.NDArray[np.int64]:
+        """int64 [R, L]: number of each token's document, row after row from 0; padding counts as one too."""
+        return (np.cumsum(self.positions_RL.reshape(-1) == 0) - 1).reshape(self.positions_RL.shape)
+
+    @property
+    def trained_documents(self) -> int:
+        """Number of documents of which a token is trained."""
+        return len(np.unique(self.documents_RL[self.trained_RL]))
 
 
 def empty_micro_batch() -> MicroBatch:

@@ -65,6 +65,14 @@ def pack(lengths: Sequence[int], *, row_tokens: int, micro_batch_tokens: int) ->
     return micro_batches
 
 
+def packing_metrics(packing: Packing, lengths: Sequence[int]) -> dict[str, float]:
+    """Number of documents, and the share of the columns of all micro-batches that is padding."""
+    columns = sum(
+        len(rows) * padded(max(sum(lengths[position] for position in row) for row in rows)) for rows in packing
+    )
+    return {"documents": float(len(lengths)), "padding_share": 1 - sum(lengths) / columns}
+
+
 def _fill_rows(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
     rows: list[list[int]] = []
     room: list[tuple[int, int]] = []  # (free tokens, row number), sorted

@@ -1,4 +1,4 @@
-"""What happened between two steps, counted: rewards, what was left out, staleness of what was trained."""
+"""What happened between two steps, counted: rewards, what was left out, staleness of what was trained, prompts read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 from schemas import Closed, Rollout, TrainedGroup
 
 from .groups import Member
-from .judgement import Rules, trained_tokens
+from .judgement import Rules, kept_tokens, trained_tokens
 from .staleness import lags
+
+PROMPT_TURNS = ("turn_1", "turn_2", "turn_3_on")
+"""Names of the turns whose prompts are counted apart: at the first little is cached, and later all but what is new."""
 
 
 class Tally:
@@ -23,6 +26,8 @@ class Tally:
         self._left_out_tokens: Counter[str] = Counter()
         self._metrics: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._closed = 0
+        self._prefix_breaks = 0
+        self._prompts: dict[str, Counter[str]] = {turn: Counter() for turn in PROMPT_TURNS}
 
     def closed(self, event: Closed) -> None:
         """A group was left out whole."""
@@ -42,10 +47,19 @@ class Tally:
                 self._rewards.append(rollout.reward)
                 for name, value in rollout.metrics.items():
                     self._metrics[group.env][name].append(value)
+            self._prompts_read(rollout)
             reason = group.left_out.get(str(number))
             if reason is not None:
                 self._left_out[reason] += 1
                 self._left_out_tokens[reason] += rollout.sampled_tokens
+
+    def _prompts_read(self, rollout: Rollout) -> None:
+        self._prefix_breaks += len(rollout.starts)
+        begins, tokens = set(rollout.starts), 0
+        for number, turn in enumerate(rollout.turns):
+            tokens = turn.context + (0 if number in begins else tokens)
+            self._prompts[PROMPT_TURNS[min(number, len(PROMPT_TURNS) - 1)]] += Counter(read=tokens, cached=turn.cached)
+            tokens += turn.sampled
 
     def duplicates(self, count: int) -> None:
         """``count`` more rollouts came whose member was there already."""
@@ -63,10 +77,21 @@ class Tally:
         return {reason: tokens for reason, tokens in self._left_out_tokens.items() if tokens}
 
     def metrics(self) -> dict[str, float]:
-        """Groups closed, members with a reward, and their mean reward; no mean where there is none."""
+        """Groups closed, members with a reward, and their mean reward; no mean where there is none.
+
+        Over the groups in the batch, left out members too: ``prefix_breaks`` counts training sequences beyond one for
+        each rollout; for turn 1, turn 2 and all later ones, ``prompt_tokens`` that requests had and the
+        ``cached_share`` of them that the prefix cache gave.
+        """
         metrics = {"groups_closed": float(self._closed), "rewards": float(len(self._rewards))}
         if self._rewards:
             metrics["reward_mean"] = float(np.mean(self._rewards))
+        if self._prefix_breaks:
+            metrics["prefix_breaks"] = float(self._prefix_breaks)
+        for turn, prompts in self._prompts.items():
+            if prompts["read"]:
+                metrics[f"prompt_tokens_{turn}"] = float(prompts["read"])
+                metrics[f"cached_share_{turn}"] = prompts["cached"] / prompts["read"]
         return metrics
 
     def env_metrics(self) -> dict[str, dict[str, float]]:
@@ -89,10 +114,11 @@ def staleness_metrics(
 ) -> dict[str, float]:
     """Off-policy steps of the tokens that ``step`` trains: greatest, mean; and how many tokens and rollouts there are.
 
+    Where long sequences are cut, ``cut_tokens`` counts the sampled tokens that were cut off.
     ``groups`` must train at least one token. Raises FutureVersion for a token of weights that do not exist.
     """
     parts = []
-    crossing = 0
+    crossing = cut = 0
     for group in groups:
         for sequence, advantage in zip(group.sequences, group.advantages, strict=True):
             if advantage is None:
@@ -101,11 +127,13 @@ def staleness_metrics(
             trained_S = trained_tokens(Member(sequence, rollout), step, rules)[rollout.loss_mask()]
             parts.append(lags(rollout.token_versions(), step)[trained_S])
             crossing += len(rollout.spans) > 1
+            cut += rollout.sampled_tokens - int(kept_tokens(rollout, rules).sum())
     lags_N = np.concatenate(parts)
-    return {
+    metrics = {
         "staleness_max": float(lags_N.max()),
         "staleness_mean": float(lags_N.mean()),
         "trained_tokens": float(lags_N.size),
         "rollouts_trained": float(len(parts)),
         "rollouts_of_several_versions": float(crossing),
     }
+    return metrics | ({"cut_tokens": float(cut)} if rules.too_long == "cut" else {})

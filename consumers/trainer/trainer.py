@@ -24,7 +24,8 @@ from .judgement import Rules
 from .learner import Learner
 from .ledger_view import LedgerView
 from .log_room import RoomWatch, room
-from .packing import pack
+from .logprob_gap import DEFAULT_BOUNDS, check_logprob_gap
+from .packing import pack, packing_metrics
 from .publication import Exported, Publication
 from .restart import Restart
 from .retention import cut
@@ -81,6 +82,7 @@ class Trainer:
         self._publication = publication
         self._open_inbox = open_inbox
         self._settings = settings
+        self._gap_bound = settings.max_logprob_gap or DEFAULT_BOUNDS[publication.dtype]
         self._rules = rules
         self._provenance = provenance
         self._run = run
@@ -144,15 +146,18 @@ class Trainer:
         began = time.monotonic()
         groups, rollouts = collector.collect(number, lambda: self._show(collector))
         collected = time.monotonic()
+        document_lengths = lengths(groups, rollouts, self._rules)
         packing = pack(
-            lengths(groups, rollouts),
+            document_lengths,
             row_tokens=self._settings.row_tokens,
             micro_batch_tokens=self._settings.micro_batch_tokens,
         )
         metrics = self._learner.step(micro_batches(number, groups, packing, rollouts, self._rules))
+        check_logprob_gap(number, metrics, bound=self._gap_bound)
         after = Exported.of(self._learner.export())
         trained = time.monotonic()
         metrics |= staleness_metrics(number, groups, rollouts, self._rules)
+        metrics |= packing_metrics(packing, document_lengths)
         metrics |= {
             "wait_s": collected - began,
             "train_s": trained - collected,

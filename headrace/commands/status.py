@@ -10,6 +10,7 @@ import msgspec
 from rich.table import Table
 
 from bus import Bus
+from headrace.evaluations import score_line
 from headrace.folder import RunFolder
 from headrace.inquiry import ask
 from headrace.readable import number, printable
@@ -79,6 +80,8 @@ def _lines(state: RunState) -> Iterator[tuple[str, str]]:
     yield "reward", f"{_or_dash(state.reward_last)} (last five steps)"
     for env, metrics in state.metrics.items():
         yield f"  {env}", " ".join(f"{name} {number(value)}" for name, value in metrics.items()) or "-"
+    for score in state.evaluations:
+        yield "evaluation", score_line(score)
     yield "staleness", f"mean {_or_dash(state.staleness_mean)}, max {_or_dash(state.staleness_max)} (last step)"
     yield "queue", f"{state.groups_open} groups open, {state.rollouts_held} rollouts held by the trainer"
     yield "published", f"{state.tasks_published} tasks, {state.rollouts_published} rollouts"

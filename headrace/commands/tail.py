@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from bus import Bus, Logged
-from headrace.inquiry import ask, by_time, newest
+from headrace.inquiry import ask, by_time, newest, those_made
 from headrace.readable import describe
 from schemas import EVENT_TYPES, STREAMS, Event, StreamSpec, as_json, event_name
 
@@ -71,7 +71,7 @@ class Tail:
     async def begin_with_latest(self, bus: Bus) -> None:
         """Print the last few events of all streams together; what was before them is passed over."""
         found = []
-        for spec in self._streams:
+        for spec in await those_made(bus, self._streams):
             ours = await newest(bus, spec, LATEST, self._kinds_of(spec))
             self._next[spec.kind] = ours[-1].sequence + 1 if ours else 1
             found += [(logged.time, logged.sequence, logged) for logged in ours]
@@ -82,7 +82,9 @@ class Tail:
     async def catch_up(self, bus: Bus) -> None:
         """Print all that the log has now, in the order of time."""
         self.began = True
-        async for logged in by_time([self._read(bus, spec, follow=False) for spec in self._streams]):
+        async for logged in by_time(
+            [self._read(bus, spec, follow=False) for spec in await those_made(bus, self._streams)]
+        ):
             self._print(logged)
 
     async def follow(self, bus: Bus) -> None:
@@ -92,7 +94,7 @@ class Tail:
             async for logged in self._read(bus, spec, follow=True):
                 self._print(logged)
 
-        following = [asyncio.create_task(one(spec)) for spec in self._streams]
+        following = [asyncio.create_task(one(spec)) for spec in await those_made(bus, self._streams)]
         try:
             await asyncio.gather(*following)
         finally:

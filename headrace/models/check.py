@@ -1,30 +1,25 @@
-"""Whether a run can start from a model directory: told from its small files and the header of its weights."""
+"""Whether a run can start from a model directory: told from its small files and the headers of its weights."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from environments import load_tokenizer
+from environments import load_chat_template, load_tokenizer
 from schemas import ModelError
+from schemas.model import (
+    Architecture,
+    Tensor,
+    own_tensors,
+    read_architecture,
+    read_header,
+    tensor_shapes,
+    weight_files,
+)
 
-from .tensors import Tensor, read_header
-
-ARCHITECTURES = {"Qwen3ForCausalLM": "qwen3", "LlamaForCausalLM": "llama"}
 DTYPES = {"F32": "float32", "BF16": "bfloat16"}
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-PLAIN: dict[str, tuple[Any, ...]] = {
-    "attention_bias": (False,),
-    "mlp_bias": (False,),
-    "use_sliding_window": (False,),
-    "hidden_act": ("silu",),
-    "quantization_config": (None,),
-    "pretraining_tp": (1,),
-}
-"""Settings of config.json that change the computation, and the values that trainer and generator both know."""
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+"""What weights may be, as safetensors names it, and as everyone else does."""
 
 
 class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,9 +28,9 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     architecture: str
     parameters: int
-    """Numbers in the weights file; a tied head is not in it."""
+    """Numbers in the weights files; a tied head is not counted twice."""
     dtype: str
-    """Of the weights in the file: float32 or bfloat16."""
+    """Of the weights: float32 or bfloat16. Where both occur, of the most numbers."""
     layers: int
     dimension: int
     vocabulary: int
@@ -43,119 +38,74 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens of a sequence."""
     tied: bool
     """Whether embedding and head are one matrix."""
+    experts: int
+    """In each layer that has a mixture of them; 0 for a dense model."""
+    chat_template: bool
+    """Whether environments can speak to it in messages."""
 
 
-def check_model(folder: Path) -> ModelSummary:
-    """What ``folder`` holds. Raises ModelError, with the remedy, where a run cannot start from it."""
+def check_model(folder: Path, *, tokens: int = 0) -> ModelSummary:
+    """What ``folder`` holds. Raises ModelError, with the remedy, where a run cannot start from it.
+
+    ``tokens``: most that a rollout may have, which the model must have positions for.
+    """
     folder = Path(folder)
-    config = read_config(folder)
-    check_tokenizer(folder, config)
-    if not (folder / WEIGHTS).is_file() and (folder / INDEX).is_file():
-        raise ModelError(f"the weights of {folder} are in several files: headrace model import {folder} DIR joins them")
-    tensors = find_weights(folder)
+    architecture = read_architecture(folder)
+    if tokens > architecture.max_positions:
+        raise ModelError(
+            f"generator.max_model_len {tokens} is above the {architecture.max_positions} positions of {folder} "
+            "(max_position_embeddings): lower it, or use a model that was made for more"
+        )
+    check_tokenizer(folder, architecture)
+    tensors = find_tensors(folder, architecture)
     unfit = sorted({tensor.dtype for tensor in tensors.values()} - set(DTYPES))
     if unfit:
         remedy = f"headrace model import {folder} DIR makes them float32" if unfit == ["F16"] else "convert them"
         raise ModelError(f"weights of {folder} are {', '.join(unfit)}, not float32 or bfloat16: {remedy}")
-    check_tensors(folder, config, tensors)
     return ModelSummary(
         path=str(folder),
-        architecture=config["architectures"][0],
+        architecture=architecture.name,
         parameters=sum(tensor.items for tensor in tensors.values()),
-        dtype=DTYPES[tensors[EMBEDDING].dtype],
-        layers=config["num_hidden_layers"],
-        dimension=config["hidden_size"],
-        vocabulary=config["vocab_size"],
-        max_length=config["max_position_embeddings"],
-        tied=is_tied(config),
+        dtype=_main_dtype(tensors),
+        layers=architecture.layers,
+        dimension=architecture.dim,
+        vocabulary=architecture.vocabulary,
+        max_length=architecture.max_positions,
+        tied=architecture.tied,
+        experts=0 if architecture.experts is None else architecture.experts.count,
+        chat_template=has_chat_template(folder),
     )
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a dense Qwen3 or Llama. Raises ModelError for a missing directory or another architecture."""
-    if not folder.is_dir():
-        raise ModelError(
-            f"model directory {folder} does not exist: correct model.path, or make it with headrace model tiny {folder}"
-        )
-    path = folder / "config.json"
-    try:
-        config = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
-        raise ModelError(f"{path} does not exist: model.path must be a Hugging Face model directory") from None
-    except (OSError, msgspec.DecodeError) as error:
-        raise ModelError(f"{path} is not a JSON object ({error}): copy the model again") from None
-    architecture = (config.get("architectures") or [None])[0]
-    if architecture not in ARCHITECTURES:
-        raise ModelError(
-            f"{folder} has architecture {architecture}: use a model with {' or '.join(sorted(ARCHITECTURES))}"
-        )
-    _check_plain(path, config)
-    return config
-
-
-def _check_plain(path: Path, config: dict[str, Any]) -> None:
-    for key, known in PLAIN.items():
-        if key in config and config[key] not in known:
-            raise ModelError(f"{path} has {key} = {config[key]!r}: only {known[0]!r} is supported, use another model")
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise ModelError(f"{path} scales its positions ({kind}): only plain rotary positions are supported")
-    for key in ("vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings"):
-        if not isinstance(config.get(key), int):
-            raise ModelError(f"{path} has no whole number {key}: copy the model again")
-
-
-def check_tokenizer(folder: Path, config: dict[str, Any]) -> None:
+def check_tokenizer(folder: Path, architecture: Architecture) -> None:
     """Raises ModelError where the tokenizer is missing, has no end token, or has tokens that the model has not."""
     end_id = load_tokenizer(folder).end_id
-    if end_id >= config["vocab_size"]:
+    if end_id >= architecture.vocabulary:
         raise ModelError(
-            f"{folder}: end token {end_id} is outside the model's vocabulary of {config['vocab_size']}: "
+            f"{folder}: end token {end_id} is outside the model's vocabulary of {architecture.vocabulary}: "
             "take tokenizer and weights from the same model"
         )
 
 
-def find_weights(folder: Path) -> dict[str, Tensor]:
-    """Name to tensor: of model.safetensors, or of all files that the index names."""
-    if (folder / WEIGHTS).is_file():
-        return read_header(folder / WEIGHTS)
-    if not (folder / INDEX).is_file():
-        other = sorted(path.name for pattern in ("*.bin", "*.pt", "*.gguf") for path in folder.glob(pattern))
-        beside = f" (only {other[0]}, which is not safetensors)" if other else ""
-        raise ModelError(f"{folder} has no {WEIGHTS}{beside}: save the model with safetensors")
-    try:
-        names = msgspec.json.decode((folder / INDEX).read_bytes(), type=dict[str, Any])["weight_map"]
-        files = sorted(set(names.values()))
-    except (msgspec.DecodeError, KeyError, AttributeError, TypeError) as error:
-        raise ModelError(f"{folder / INDEX} is not an index of weights ({error!r}): copy the model again") from None
+def has_chat_template(folder: Path) -> bool:
+    """Whether environments that speak in messages can be played. Raises ModelError where its template is damaged."""
+    return load_chat_template(folder) is not None
+
+
+def find_tensors(folder: Path, architecture: Architecture) -> dict[str, Tensor]:
+    """Name to tensor of all that the model has, from its one file or those of its index; copies are left out.
+
+    Raises ModelError where a file or a tensor is missing or damaged, or has another shape than config.json says.
+    """
     tensors: dict[str, Tensor] = {}
-    for file in files:
-        tensors |= read_header(folder / Path(file).name)
-    missing = sorted(set(names) - set(tensors))
-    if missing:
-        raise ModelError(
-            f"{folder} lacks {len(missing)} tensors that its index names, {missing[0]} first: copy it again"
-        )
-    return tensors
+    for file in weight_files(folder):
+        tensors |= read_header(file)
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    return {name: tensors[name] for name in own_tensors(tensor_shapes(architecture), shapes, source=str(folder))}
 
 
-def check_tensors(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Raises ModelError where the weights do not belong to the configuration."""
-    shape = (config["vocab_size"], config["hidden_size"])
-    layers = {name.split(".")[2] for name in tensors if name.startswith("model.layers.")}
-    problem = ""
-    if EMBEDDING not in tensors:
-        problem = f"no {EMBEDDING}"
-    elif tensors[EMBEDDING].shape != shape:
-        problem = f"an embedding of shape {list(tensors[EMBEDDING].shape)}, not {list(shape)}"
-    elif len(layers) != config["num_hidden_layers"]:
-        problem = f"{len(layers)} layers, not {config['num_hidden_layers']}"
-    elif not is_tied(config) and HEAD not in tensors:
-        problem = f"no {HEAD}, although embedding and head are not tied"
-    if problem:
-        raise ModelError(f"the weights of {folder} have {problem}: take config.json and weights from the same model")
-
-
-def is_tied(config: dict[str, Any]) -> bool:
-    return bool(config.get("tie_word_embeddings", False))
+def _main_dtype(tensors: dict[str, Tensor]) -> str:
+    items = dict.fromkeys(DTYPES, 0)
+    for tensor in tensors.values():
+        items[tensor.dtype] += tensor.items
+    return DTYPES[max(items, key=lambda dtype: items[dtype])]

@@ -5,10 +5,8 @@ The package is only ever read, never imported: importing it needs llama-cpp-pyth
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
-import io
 import os
 import subprocess
 import sys
@@ -25,6 +23,7 @@ from schemas import ModelError
 
 from .check import ModelSummary, check_model
 from .directory import new_directory
+from .gguf_conversion import convert_gguf
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +45,8 @@ PACKAGES = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     )
 }
-NEEDED = ("gguf", "accelerate")
-"""What transformers reads GGUF with: the project's extra ``smollm2``."""
+NEEDED = ("gguf",)
+"""What GGUF is read with: the project's extra ``smollm2``."""
 
 
 def fetch(name: str, folder: Path, report: Callable[[str], None] = lambda text: None) -> ModelSummary:
@@ -65,7 +64,7 @@ def fetch(name: str, folder: Path, report: Callable[[str], None] = lambda text: 
     with new_directory(folder) as aside, _gguf(package, report) as gguf:
         report(f"converting {gguf.name}")
         _check_digest(gguf, package)
-        _convert(gguf, aside)
+        convert_gguf(gguf, aside)
         check_model(aside)
     return check_model(folder)
 
@@ -111,27 +110,3 @@ def _check_digest(gguf: Path, package: Package) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != package.sha256:
         raise ModelError(f"{gguf} has sha256 {found}, not {package.sha256}: reinstall {package.requirement}")
-
-
-def _convert(gguf: Path, folder: Path) -> None:
-    """Write the Hugging Face directory; weights in bfloat16, as their authors published them."""
-    import torch
-    from safetensors.torch import save
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    with contextlib.redirect_stderr(io.StringIO()):  # its progress bars fill a log
-        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    if hasattr(model.config, "quantization_config"):  # it was, in the file; the tensors no longer are
-        del model.config.quantization_config
-    weights = {
-        name: tensor.to(torch.bfloat16).contiguous()
-        for name, tensor in model.state_dict().items()
-        if name != "lm_head.weight"  # the embedding, under a second name
-    }
-    (folder / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
-    model.config.architectures = [type(model).__name__]
-    model.config.dtype = torch.bfloat16
-    model.config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)

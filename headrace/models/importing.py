@@ -1,4 +1,4 @@
-"""Taking over a Hugging Face directory: checked, its weights in one file, without what a run does not need."""
+"""Taking over a model: checked, its weights in one file, without what a run does not need."""
 
 from __future__ import annotations
 
@@ -6,43 +6,50 @@ import shutil
 from pathlib import Path
 
 from schemas import ModelError
+from schemas.model import WEIGHTS_FILE, read_architecture
 
-from .check import (
-    DTYPES,
-    HEAD,
-    WEIGHTS,
-    ModelSummary,
-    check_model,
-    check_tensors,
-    check_tokenizer,
-    find_weights,
-    is_tied,
-    read_config,
-)
+from .check import DTYPES, ModelSummary, check_model, check_tokenizer, find_tensors
 from .directory import COMPANIONS, new_directory
+from .gguf_conversion import convert_gguf
 from .tensors import write_tensors
 
 
 def import_model(source: Path, folder: Path) -> ModelSummary:
-    """Copy the model in ``source`` to ``folder``, which must not exist yet; float32 and bfloat16 stay as they are.
+    """Make the model in ``source`` one that a run starts from, in ``folder``, which must not exist yet.
 
-    Several weights files become one, half precision becomes float32, the copy of a tied head is left out.
-    Raises ModelError where ``source`` is not a dense Qwen3 or Llama with safetensors and a tokenizer.
+    ``source``: a Hugging Face directory, or a GGUF file, or a directory that holds one and no config.json.
+    Raises ModelError where it is damaged or not supported.
     """
     source, folder = Path(source), Path(folder)
-    config = read_config(source)
-    check_tokenizer(source, config)
-    tensors = find_weights(source)
+    if (gguf := _gguf(source)) is not None:
+        return import_gguf(gguf, folder)
+    architecture = read_architecture(source)
+    check_tokenizer(source, architecture)
+    tensors = find_tensors(source, architecture)
     unfit = sorted({tensor.dtype for tensor in tensors.values()} - {*DTYPES, "F16"})
     if unfit:
         raise ModelError(f"weights of {source} are {', '.join(unfit)}: save the model in float32 or bfloat16 first")
-    check_tensors(source, config, tensors)
-    if is_tied(config):
-        tensors.pop(HEAD, None)
     with new_directory(folder) as aside:
         for name in COMPANIONS:
             if (source / name).is_file():
                 shutil.copyfile(source / name, aside / name)
-        write_tensors(aside / WEIGHTS, tensors)
+        write_tensors(aside / WEIGHTS_FILE, tensors)
         check_model(aside)
     return check_model(folder)
+
+
+def import_gguf(file: Path, folder: Path) -> ModelSummary:
+    """Make ``folder``, which must not exist yet, of a GGUF file. Raises ModelError."""
+    with new_directory(folder) as aside:
+        convert_gguf(file, aside)
+        check_model(aside)
+    return check_model(folder)
+
+
+def _gguf(source: Path) -> Path | None:
+    if source.suffix == ".gguf":
+        return source
+    found = [] if (source / "config.json").exists() else sorted(source.glob("*.gguf"))
+    if len(found) > 1:
+        raise ModelError(f"{source} holds {len(found)} GGUF files: name one of them, {found[0]} for example")
+    return found[0] if found else None

@@ -17,18 +17,18 @@ COMMANDS = {"tiny": ["tiny"], "smollm2-135m": ["fetch", "smollm2-135m"]}
 """``model.make`` to the words after ``headrace model``."""
 
 
-def make_model(settings: ModelSettings, *, say: Callable[[str], None]) -> ModelSummary:
+def make_model(settings: ModelSettings, *, tokens: int = 0, say: Callable[[str], None]) -> ModelSummary:
     """Check ``model.path``; make it first where it is missing and ``model.make`` says how.
 
     A process of its own does it: the engines it loads would otherwise stay in this one's memory for the whole run.
-    ``say`` gets its progress, line by line. Raises ModelError.
+    ``tokens``: most that a rollout may have. ``say`` gets its progress, line by line. Raises ModelError.
     """
     folder = Path(settings.path)
     if settings.make and not folder.exists():
         words = ["model", *COMMANDS[settings.make], str(folder)]
         say(f"{folder} is missing: headrace {' '.join(words)}")
         _run([sys.executable, "-m", "headrace", *words], say)
-    return check_model(folder)
+    return check_model(folder, tokens=tokens)
 
 
 def _run(command: list[str], say: Callable[[str], None]) -> None:

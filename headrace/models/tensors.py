@@ -1,81 +1,29 @@
-"""Safetensors files as bytes: reading what one holds, and joining several, without an engine.
-
-A file is 8 bytes of header length, a JSON header of name to dtype, shape and byte range, and the data.
-Source: https://github.com/huggingface/safetensors, "Format".
-"""
+"""Writing safetensors files, whose tensors may come from several others, without an engine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from schemas import ModelError
+from schemas.model import ITEM_BYTES, Tensor
 
-MAX_HEADER_BYTES = 100_000_000
-"""The format's own limit."""
-ITEM_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 CHUNK_BYTES = 1 << 24
 
 
-class Tensor(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one tensor lies."""
+class Entry(NamedTuple):
+    """One tensor that is to be written."""
 
-    file: Path
     dtype: str
-    """As the format names it: F32, BF16, F16, ..."""
     shape: tuple[int, ...]
-    start: int
-    """Position in the file, in bytes."""
-    size_bytes: int
-
-    @property
-    def items(self) -> int:
-        return math.prod(self.shape)
-
-
-def read_header(path: Path) -> dict[str, Tensor]:
-    """Name to tensor of all that ``path`` holds. Raises ModelError where the file is missing or damaged."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
-                raise _damaged(path, f"its header would be {length} of {size} bytes")
-            header = msgspec.json.decode(file.read(length), type=dict[str, dict[str, Any]])
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}): copy the model again") from error
-    except msgspec.DecodeError as error:
-        raise _damaged(path, str(error)) from None
-    header.pop("__metadata__", None)
-    tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
-    end = max((tensor.start + tensor.size_bytes for tensor in tensors.values()), default=8 + length)
-    if end != size:
-        raise _damaged(path, f"it has {size} bytes where its header says {end}")
-    return tensors
-
-
-def _tensor(path: Path, name: str, entry: dict[str, Any], base: int) -> Tensor:
-    try:
-        start, end = entry["data_offsets"]
-        tensor = Tensor(
-            file=path, dtype=str(entry["dtype"]), shape=tuple(map(int, entry["shape"])), start=base + start,
-            size_bytes=end - start,
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"the entry of {name} is not valid ({error!r})") from None
-    item = ITEM_BYTES.get(tensor.dtype)
-    if item is not None and tensor.size_bytes != item * tensor.items:
-        raise _damaged(path, f"{name} has {tensor.size_bytes} bytes for shape {list(tensor.shape)} of {tensor.dtype}")
-    return tensor
-
-
-def _damaged(path: Path, what: str) -> ModelError:
-    return ModelError(f"{path} is not a whole safetensors file ({what}): copy the model again")
+    chunks: Callable[[], Iterable[bytes]]
+    """Its bytes, made only when they are written: not all of a model fits into memory."""
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -83,22 +31,31 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
     The same input gives the same bytes.
     """
-    names = sorted(tensors)
+    write_entries(path, {name: _entry(tensor) for name, tensor in tensors.items()})
+
+
+def write_entries(path: Path, entries: dict[str, Entry]) -> None:
+    """One file of ``entries``. The same input gives the same bytes: the order of the names does not count."""
+    names = sorted(entries)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for name in names:
-        tensor = tensors[name]
-        dtype = "F32" if tensor.dtype == "F16" else tensor.dtype
-        end = position + tensor.size_bytes * ITEM_BYTES[dtype] // ITEM_BYTES[tensor.dtype]
-        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [position, end]}
+        dtype, shape, _ = entries[name]
+        end = position + ITEM_BYTES[dtype] * math.prod(shape)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, end]}
         position = end
     text = msgspec.json.encode(header)
     text += b" " * (-len(text) % 8)  # the data is aligned to 8 bytes
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
-            for chunk in _chunks(tensors[name]):
+            for chunk in entries[name].chunks():
                 file.write(chunk)
+
+
+def _entry(tensor: Tensor) -> Entry:
+    dtype = "F32" if tensor.dtype == "F16" else tensor.dtype
+    return Entry(dtype=dtype, shape=tensor.shape, chunks=partial(_chunks, tensor))
 
 
 def _chunks(tensor: Tensor) -> Iterable[bytes]:
@@ -108,6 +65,6 @@ def _chunks(tensor: Tensor) -> Iterable[bytes]:
         while remaining:
             chunk = file.read(min(remaining, CHUNK_BYTES))
             if not chunk:
-                raise _damaged(tensor.file, "it ends early")
+                raise ModelError(f"{tensor.file} has become shorter while it was read: copy it again")
             remaining -= len(chunk)
             yield np.frombuffer(chunk, dtype="<f2").astype("<f4").tobytes() if tensor.dtype == "F16" else chunk

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 from environments import Environment, load_environment
-from schemas import EnvironmentFault, EnvironmentSettings, EventInvalid, GroupTask, Task, encode
+from producers.environment_task import cannot, environment_task
+from producers.held_out import Drawn, training_task
+from schemas import EnvironmentFault, EnvironmentSettings, EventInvalid, GroupTask, encode
 
 
 class TaskSource:
@@ -14,10 +17,20 @@ class TaskSource:
     Raises EnvironmentFault when an environment cannot be built or cannot make a task.
     """
 
-    def __init__(self, environments: list[EnvironmentSettings], *, run: str, seed: int, group_size: int) -> None:
+    def __init__(
+        self,
+        environments: list[EnvironmentSettings],
+        *,
+        run: str,
+        seed: int,
+        group_size: int,
+        held_out: Mapping[str, float] | None = None,
+    ) -> None:
+        """``held_out``: environment to the share of its prompts that is never issued (``evaluation.held_out``)."""
         self._run = run
         self._seed = seed
         self._group_size = group_size
+        self._held_out = held_out or {}
         self._weights = [settings.weight for settings in environments]
         self._environments: list[tuple[str, Environment]] = [
             (settings.name, load_environment(settings, seed=seed)) for settings in environments
@@ -27,33 +40,23 @@ class TaskSource:
         """The task event of group ``number``. Raises EnvironmentFault."""
         choice = random.Random(f"{self._seed}:{number}")
         ((name, environment),) = choice.choices(self._environments, weights=self._weights)
+        drawn = self._draw(name, environment, number)
         event = GroupTask(
             run=self._run,
             group=number,
             env=name,
-            index=number,
-            task=self._task(name, environment, number),
+            index=drawn.index,
+            task=drawn.task,
             size=self._group_size,
             least_version=least_version,
         )
         try:
             encode(event)
         except EventInvalid as error:
-            raise EnvironmentFault(_cannot(name, number, f"it cannot be sent: {error}")) from error
+            raise EnvironmentFault(cannot(name, drawn.index, f"it cannot be sent: {error}")) from error
         return event
 
-    @staticmethod
-    def _task(name: str, environment: Environment, index: int) -> Task:
-        try:
-            task = environment.task(index)
-        except (Exception, SystemExit) as error:
-            raise EnvironmentFault(_cannot(name, index, f"{type(error).__name__}: {error}")) from error
-        if not isinstance(task, Task):
-            raise EnvironmentFault(_cannot(name, index, f"it returned {type(task).__name__}, not a Task"))
-        return task
-
-
-def _cannot(name: str, index: int, why: str) -> str:
-    return (
-        f"environment {name!r} cannot make task {index}: {why}. Try it alone: headrace env try {name} --index {index}"
-    )
+    def _draw(self, name: str, environment: Environment, number: int) -> Drawn:
+        if name not in self._held_out:
+            return Drawn(number, environment_task(name, environment, number))
+        return training_task(name, environment, number, self._held_out[name])

@@ -1,6 +1,7 @@
-"""The generator: plays groups on an inference engine and publishes rollouts."""
+"""The generator: plays groups on an inference engine and publishes rollouts; one of them evaluates."""
 
 from .engine import Aborted, Engine, SamplingRequest
+from .evaluation import Evaluator
 from .feed import Prefetched, WeightsFeed
 from .gate import Gate, RolloutSampler, SwapReport, TooLate
 from .generator import Generator
@@ -9,6 +10,6 @@ from .play import Player
 from .settings import GeneratorSettings
 
 __all__ = [
-    "Aborted", "Engine", "Gate", "Generator", "GeneratorSettings", "Lease", "Player", "Prefetched", "RolloutSampler",
-    "SamplingRequest", "SwapReport", "TooLate", "WeightsFeed",
+    "Aborted", "Engine", "Evaluator", "Gate", "Generator", "GeneratorSettings", "Lease", "Player", "Prefetched",
+    "RolloutSampler", "SamplingRequest", "SwapReport", "TooLate", "WeightsFeed",
 ]  # fmt: skip

@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -61,9 +62,10 @@ class SwapReport(msgspec.Struct, frozen=True, kw_only=True):
 class RolloutSampler:
     """The sampler of one rollout: remembers the salt it started under and its oldest token's version."""
 
-    def __init__(self, gate: Gate, name: str) -> None:
+    def __init__(self, gate: Gate, name: str, temperature: float) -> None:
         self._gate = gate
         self.name = name
+        self.temperature = temperature
         self.salt: str | None = None
         """Salt of the rollout from its first token on; None before that."""
         self.oldest_version: int | None = None
@@ -147,9 +149,9 @@ class Gate:
         """What ``Engine.gauges`` tells; nothing after the end."""
         return {} if self._stopped else self._engine.gauges()
 
-    def sampler(self, name: str) -> RolloutSampler:
-        """A sampler for one new rollout."""
-        rollout = RolloutSampler(self, name)
+    def sampler(self, name: str, temperature: float | None = None) -> RolloutSampler:
+        """A sampler for one new rollout, at a temperature of its own where one is given."""
+        rollout = RolloutSampler(self, name, self._temperature if temperature is None else temperature)
         self._rollouts.add(rollout)
         return rollout
 
@@ -161,6 +163,16 @@ class Gate:
         """Wait until the engine has weights ``least`` or newer."""
         async with self._advanced:
             await self._advanced.wait_for(lambda: self.version is not None and self.version >= least)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[int]:
+        """No swap within the block, which gets the version in use: all that is sampled in it is of that version.
+
+        A swap that is asked for meanwhile begins after the block.
+        """
+        async with self._swapping:
+            assert self.version is not None, "weights are held before any are in use"
+            yield self.version
 
     @property
     def in_flight(self) -> int:
@@ -206,7 +218,7 @@ class Gate:
             tokens=tokens,
             salt=salt,
             max_tokens=max_tokens,
-            temperature=self._temperature,
+            temperature=rollout.temperature,
             stop_ids=stop_ids,
         )
 

@@ -9,6 +9,7 @@ import time
 from bus import Bus, Consumer, Delivery, Telemetry, bury
 from schemas import TASKS, BusError, Failure, GroupTask, Rollout, WeightsError
 
+from .evaluation import Evaluator
 from .feed import WeightsFeed
 from .gate import Gate
 from .lease import Lease
@@ -23,7 +24,7 @@ FETCH_WAIT_S = 1.0
 
 
 class Generator:
-    """Runs until weights of the run's last step are in use, or ``stop`` is set."""
+    """Runs until weights of the run's last step are in use, and evaluated, or ``stop`` is set."""
 
     def __init__(
         self,
@@ -35,8 +36,12 @@ class Generator:
         *,
         group_size: int,
         steps: int,
+        evaluator: Evaluator | None = None,
     ) -> None:
-        """``group_size``: rollouts of one task. ``steps``: weights of this version are the run's last."""
+        """``group_size``: rollouts of one task. ``steps``: weights of this version are the run's last.
+
+        ``evaluator``: of the one generator that evaluates, on the same gate; ``feed`` offers what is due to it.
+        """
         self._bus = bus
         self._gate = gate
         self._feed = feed
@@ -44,7 +49,8 @@ class Generator:
         self._settings = settings
         self._group_size = group_size
         self._steps = steps
-        self._in_play = 0
+        self._evaluator = evaluator
+        self._leased: list[GroupTask] = []
         self._freed = asyncio.Event()
         self._finished = asyncio.Event()
         self._published = 0
@@ -55,7 +61,7 @@ class Generator:
         interval_s = self._settings.metric_interval_s
         async with Telemetry(self._bus, self._gauges, interval_s=interval_s) as telemetry:
             self._telemetry = telemetry
-            following = asyncio.create_task(self._feed.follow())
+            following = asyncio.create_task(self._follow())
             endings = [asyncio.create_task(stop.wait()), asyncio.create_task(self._finished.wait())]
             working = asyncio.create_task(self._work())
             try:
@@ -67,6 +73,11 @@ class Generator:
                     task.cancel()
                 await asyncio.gather(working, following, *endings, return_exceptions=True)
                 await self._gate.stop()
+
+    async def _follow(self) -> None:
+        if self._evaluator is not None:  # What is due must be known before the first weights are offered.
+            await self._evaluator.catch_up()
+        await self._feed.follow()
 
     async def _work(self) -> None:
         log.info("starting the engine")
@@ -93,11 +104,15 @@ class Generator:
             "weights %d in use: pause %.3f s, %d kept, %d resubmitted, %d too late",
             report.version, report.pause_s, report.kept, report.resubmitted, report.aborted_stale,
         )  # fmt: skip
-        if report.version >= self._steps:
-            self._finished.set()
 
     async def _swap_for_ever(self) -> None:
         while True:
+            if self._evaluator is not None:
+                await self._evaluator.evaluate()
+                self._freed.set()
+            assert self._gate.version is not None
+            if self._gate.version >= self._steps:
+                self._finished.set()
             await self._swap()
 
     async def _lease_for_ever(self, tasks: asyncio.TaskGroup) -> None:
@@ -106,15 +121,31 @@ class Generator:
             for delivery in await self._pull(consumer):
                 task = await self._task_of(delivery)
                 if task is not None:
-                    self._in_play += task.size
+                    self._leased.append(task)
                     tasks.create_task(self._play_group(task, delivery))
 
     async def _pull(self, consumer: Consumer) -> list[Delivery]:
         """As many tasks as there is room for."""
-        while (room := (self._settings.concurrency - self._in_play) // self._group_size) < 1:
+        while (room := self._room()) < 1:
             self._freed.clear()
             await self._freed.wait()
         return await consumer.fetch(room, FETCH_WAIT_S)
+
+    def _room(self) -> int:
+        """Groups that may be leased now."""
+        evaluating = 0 if self._evaluator is None else self._evaluator.in_play
+        room = (self._settings.concurrency - self._in_play - evaluating) // self._group_size
+        if not evaluating:
+            return room
+        # While swaps are held, a group may need newer weights than ours, and another generator may have them: one
+        # by one, and none beside a group that waits, so that no more than that one is kept from the others.
+        version = -1 if self._gate.version is None else self._gate.version
+        return 0 if any(task.least_version > version for task in self._leased) else min(room, 1)
+
+    @property
+    def _in_play(self) -> int:
+        """Rollouts of leased groups."""
+        return sum(task.size for task in self._leased)
 
     async def _task_of(self, delivery: Delivery) -> GroupTask | None:
         event = delivery.event
@@ -138,7 +169,7 @@ class Generator:
                 elif await self._play_all(task, delivery.delivered):
                     lease.done()
         finally:
-            self._in_play -= task.size
+            self._leased.remove(task)
             self._freed.set()
 
     async def _play_all(self, task: GroupTask, attempt: int) -> bool:
@@ -199,6 +230,7 @@ class Generator:
             "requests": self._gate.in_flight,
             "sampled_tokens": self._gate.sampled_tokens,
             "rollouts": self._published,
+            "evaluation_left": 0 if self._evaluator is None else self._evaluator.left,
             "ready_s": ready_s,
             "busy_s": min(self._gate.busy_s, ready_s),
             **{f"engine_{name}": value for name, value in self._gate.engine_gauges().items()},

@@ -1,4 +1,4 @@
-"""One member of a group, from its task to the event that says what was sampled."""
+"""One play, of a group's member or for an evaluation: from the task to the event that says what was sampled."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import msgspec
 
 from environments import Environment, Outcome, Policy, Tokenizer, TooLong
+from producers.held_out import Drawn
 from schemas import (
     EngineError,
     EnvironmentFault,
+    Evaluated,
     EventInvalid,
     Failure,
     GroupTask,
@@ -34,6 +36,18 @@ CANCEL_S = 1.0
 
 class OutOfTime(Exception):
     """A play took longer than it may."""
+
+
+class EvaluationPlay(msgspec.Struct, frozen=True):
+    """One play that an evaluation needs."""
+
+    version: int
+    env: str
+    task: int
+    """Number among the environment's evaluation tasks."""
+    sample: int
+    """Which play of that task, from 0."""
+    drawn: Drawn
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -83,18 +97,68 @@ class Player:
         Raises EngineError when the engine is unusable.
         """
         started_at = self._clock()
+        played = await self._retried(f"{task.group}-{member}", task.env, task.task, None)
+        return Rollout(
+            run=task.run,
+            group=task.group,
+            member=member,
+            env=task.env,
+            index=task.index,
+            generator=generator,
+            attempt=attempt,
+            swaps_during=played.sampler.swaps,
+            **self._record(played, started_at),
+        )
+
+    async def evaluate(self, play: EvaluationPlay, *, run: str, generator: str, temperature: float) -> Evaluated:
+        """As ``play``, for an evaluation: at a temperature of its own, and with the weights held (``Gate.held``)."""
+        started_at = self._clock()
+        name = f"v{play.version}-{play.env}-{play.task}-{play.sample}"
+        played = await self._retried(name, play.env, play.drawn.task, temperature)
+        return Evaluated(
+            run=run,
+            version=play.version,
+            env=play.env,
+            task=play.task,
+            sample=play.sample,
+            index=play.drawn.index,
+            generator=generator,
+            **self._record(played, started_at),
+        )
+
+    async def _retried(self, name: str, env: str, task: Task, temperature: float | None) -> Attempt:
+        """The first play that no retry could better, or the last; ``temperature``: None for the run's own."""
         for _ in range(self._retries + 1):
-            played = await self._attempt(task, member)
+            played = await self._attempt(name, env, task, temperature)
             if played.failure is None or played.failure.kind not in ("environment", "timeout"):
                 break
-            log.warning("group %d member %d failed: %s", task.group, member, played.failure.message)
-        return self._rollout(task, member, played, generator=generator, attempt=attempt, started_at=started_at)
+            log.warning("play %s of %s failed: %s", name, env, played.failure.message)
+        return played
 
-    async def _attempt(self, task: GroupTask, member: int) -> Attempt:
-        sampler = self._gate.sampler(f"{task.group}-{member}")
+    def _record(self, played: Attempt, started_at: float) -> dict[str, Any]:
+        """What both events say of a play, by field."""
+        transcript, outcome = played.policy.transcript(), played.outcome
+        return {
+            "tokens": transcript.tokens.astype("<i4").tobytes(),
+            "logprobs": transcript.logprobs.astype("<f4").tobytes(),
+            "turns": transcript.turns,
+            "spans": transcript.spans,
+            "starts": transcript.starts,
+            "reward": None if outcome is None else outcome.reward,
+            "metrics": {} if outcome is None else outcome.metrics,
+            "error": played.failure,
+            "timings": Timings(
+                started_at=started_at,
+                total_s=self._clock() - started_at,
+                sampling_s=played.sampler.sampling_s,
+            ),
+        }
+
+    async def _attempt(self, name: str, env: str, task: Task, temperature: float | None) -> Attempt:
+        sampler = self._gate.sampler(name, temperature)
         policy = Policy(sampler, self._tokenizer, self._max_tokens)
         try:
-            outcome, failure = await self._outcome(task, policy), None
+            outcome, failure = await self._outcome(env, task, policy), None
             # The environment may have caught the first: what it made of it must not count.
             if fault := sampler.fault or policy.fault:
                 raise fault
@@ -104,8 +168,8 @@ class Player:
             sampler.close()
         return Attempt(policy, sampler, outcome, failure)
 
-    async def _outcome(self, task: GroupTask, policy: Policy) -> Outcome:
-        outcome = _checked(await self._played(self._environments[task.env], task.task, policy))
+    async def _outcome(self, env: str, task: Task, policy: Policy) -> Outcome:
+        outcome = _checked(await self._played(self._environments[env], task, policy))
         if not policy.transcript().logprobs.size:
             raise EnvironmentFault("play returned without a reply: call policy.say at least once")
         return outcome
@@ -149,33 +213,6 @@ class Player:
                 limit = f"generator.play_timeout_s {self._play_timeout_s:g} s"
                 return Failure(kind="timeout", message=f"play took longer than {limit}")
         return Failure(kind="environment", message=_in_words(error))
-
-    def _rollout(
-        self, task: GroupTask, member: int, played: Attempt, *, generator: str, attempt: int, started_at: float
-    ) -> Rollout:
-        transcript = played.policy.transcript()
-        return Rollout(
-            run=task.run,
-            group=task.group,
-            member=member,
-            env=task.env,
-            index=task.index,
-            generator=generator,
-            attempt=attempt,
-            tokens=transcript.tokens.astype("<i4").tobytes(),
-            logprobs=transcript.logprobs.astype("<f4").tobytes(),
-            turns=transcript.turns,
-            spans=transcript.spans,
-            reward=None if played.outcome is None else played.outcome.reward,
-            metrics={} if played.outcome is None else played.outcome.metrics,
-            error=played.failure,
-            swaps_during=played.sampler.swaps,
-            timings=Timings(
-                started_at=started_at,
-                total_s=self._clock() - started_at,
-                sampling_s=played.sampler.sampling_s,
-            ),
-        )
 
 
 def failed_rollout(task: GroupTask, member: int, failure: Failure, *, generator: str, attempt: int) -> Rollout:

@@ -28,7 +28,9 @@ class GeneratorSettings(Settings, frozen=True, kw_only=True):
     gpu_memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
     """Share of the GPU's memory that the engine takes; not used on the CPU."""
     tensor_parallel_size: Positive = 1
-    """GPUs over which one engine is split."""
+    """GPUs over which one copy of the model is split."""
+    data_parallel_size: Positive = 1
+    """Copies of the model in one engine, each on GPUs of its own; more generators do the same."""
     threads: Positive = 1
     """OpenMP threads of the engine on the CPU."""
     prefix_on_swap: Literal["keep", "refresh"] = "keep"

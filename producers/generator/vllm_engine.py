@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from environments import Finish, Sample
-from schemas import EngineError, PolicySettings, Span
+from schemas import ConfigError, EngineError, PolicySettings, Span
 
 from .checkpoint import TensorShapes, check_shapes, tensor_shapes
 from .engine import Aborted, SamplingRequest, check_request
@@ -245,10 +245,17 @@ class ReloadingWorker:
 
         On the CPU a layer multiplies by a packed copy of its weights. ``reload_weights`` packs each layer that it
         loads, and so passes over an output head that is tied to the embedding: it would stay the one of the start.
+        A mixture of experts packs only where its kernel is new: else plain weights would be taken for packed ones.
         """
         worker: Any = self
+        model: Any = worker.model_runner.get_model()
+        if next(model.parameters()).device.type == "cpu":
+            methods: list[Any] = [getattr(layer, "quant_method", None) for layer in model.modules()]
+            for method in methods:
+                if hasattr(method, "moe_kernel"):
+                    method.moe_kernel = None
         worker.reload_weights(weights_path=folder)
-        head: Any = getattr(worker.model_runner.get_model(), "lm_head", None)
+        head: Any = getattr(model, "lm_head", None)
         if hasattr(head, "cpu_linear"):
             head.quant_method.process_weights_after_loading(head)
 
@@ -316,6 +323,8 @@ def _engine_arguments(model: Path, settings: GeneratorSettings, dtype: str, seed
         "max_model_len": settings.max_model_len,
         "max_num_seqs": settings.concurrency,
         "tensor_parallel_size": settings.tensor_parallel_size,
+        # Not run on a GPU yet. A call to one engine core, as for a swap, vLLM then makes to all, and waits for all.
+        "data_parallel_size": settings.data_parallel_size,
         "worker_extension_cls": f"{ReloadingWorker.__module__}.{ReloadingWorker.__qualname__}",
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",  # after temperature, as importance ratios need
@@ -324,6 +333,11 @@ def _engine_arguments(model: Path, settings: GeneratorSettings, dtype: str, seed
     }
     if not on_cpu:
         return arguments | {"gpu_memory_utilization": settings.gpu_memory_utilization}
+    if settings.data_parallel_size > 1:
+        raise ConfigError(
+            f"generator.data_parallel_size {settings.data_parallel_size} is for GPUs, and this engine runs on the CPU: "
+            "set it to 1, and start more generators instead (generator.count)"
+        )
     if settings.tensor_parallel_size == 1:
         from vllm.v1.executor.uniproc_executor import UniProcExecutor
 

@@ -12,7 +12,19 @@ import pytest
 
 from bus import Address, Bus, BusRole, Ledger, connect
 from bus.settings import LogSettings, WeightsSettings
-from schemas import CONTROL, DEAD, LEDGER, ROLLOUTS, STREAMS, TASKS, TELEMETRY, BusError, Event, StreamSpec
+from schemas import (
+    CONTROL,
+    DEAD,
+    EVALUATIONS,
+    LEDGER,
+    ROLLOUTS,
+    STREAMS,
+    TASKS,
+    TELEMETRY,
+    BusError,
+    Event,
+    StreamSpec,
+)
 from tests import examples
 from tests.real_server import RealServer, free_port
 from tests.waiting import eventually
@@ -85,14 +97,16 @@ def event_of(spec: StreamSpec, number: int) -> Event:
         "TELEMETRY": examples.lifecycle(run=RUN, role="sink", version=number),
         "DEAD": examples.dead(run=RUN, sequence=number + 1),
         "CONTROL": examples.control(run=RUN, limit=number + 1),
+        "EVALUATIONS": examples.evaluated(run=RUN, task=number),
     }
     return events[spec.kind]
 
 
 WRITERS: dict[StreamSpec, BusRole] = {
     TASKS: "dispatcher", ROLLOUTS: "generator", LEDGER: "trainer", TELEMETRY: "sink", DEAD: "sink", CONTROL: "operator",
+    EVALUATIONS: "generator",
 }  # fmt: skip
-ONCE = (TASKS, ROLLOUTS, LEDGER, DEAD)
+ONCE = (TASKS, ROLLOUTS, LEDGER, DEAD, EVALUATIONS)
 """Streams in which nothing may be twice: by message id, or by the fence."""
 
 

@@ -14,7 +14,7 @@ from tests.conftest import ConnectAs
 
 OWN: dict[BusRole, set[str]] = {
     "dispatcher": {"GroupTask", "Lifecycle", "Metric", "Dead"},
-    "generator": {"Rollout", "Lifecycle", "Metric", "Dead"},
+    "generator": {"Rollout", "Evaluated", "Lifecycle", "Metric", "Dead"},
     "trainer": {"Term", "Closed", "Step", "Weights", "Lifecycle", "Metric", "Dead"},
     "sink": {"Lifecycle", "Metric", "Dead"},
     "supervisor": {"Control", "Lifecycle", "Metric"},

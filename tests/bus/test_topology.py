@@ -22,7 +22,7 @@ async def test_streams_are_made_as_their_specs_say(connect_as: ConnectAs, run: s
         assert config["allow_direct"]
         assert config["max_age"] == 0
         assert sorted(config["subjects"]) == sorted(spec.subjects(run))
-        assert config["max_bytes"] == (4 * 1024**3 if spec is ROLLOUTS else spec.max_bytes)
+        assert config["max_bytes"] == (4 * 1024**3 if spec.max_bytes is None else spec.max_bytes)
 
 
 async def test_bucket_is_made_only_for_weights_that_travel_through_nats(connect_as: ConnectAs, run: str) -> None:
@@ -51,6 +51,17 @@ async def test_applying_again_changes_nothing(connect_as: ConnectAs) -> None:
     await bus.verify_topology(LogSettings(), WeightsSettings())
 
 
+async def test_a_run_that_was_made_before_there_were_evaluations_gets_their_stream(
+    connect_as: ConnectAs, run: str
+) -> None:
+    topology, reader = await connect_as("topology"), await connect_as("reader")
+    await topology.wire.api(f"STREAM.DELETE.{run}_EVALUATIONS")
+    with pytest.raises(StreamMismatch, match=f"stream {run}_EVALUATIONS does not exist: run headrace topology apply"):
+        await reader.verify_topology(LogSettings(), WeightsSettings())
+    assert await topology.apply_topology(LogSettings(), WeightsSettings()) == [f"{run}_EVALUATIONS: made"]
+    await reader.verify_topology(LogSettings(), WeightsSettings())
+
+
 async def test_every_role_may_verify(connect_as: ConnectAs) -> None:
     for role in ("dispatcher", "generator", "trainer", "sink", "operator", "reader"):
         await (await connect_as(role)).verify_topology(LogSettings(), WeightsSettings())
@@ -61,14 +72,17 @@ async def test_mismatch_names_setting_both_values_and_the_remedy(connect_as: Con
     with pytest.raises(StreamMismatch) as caught:
         await bus.verify_topology(LogSettings(max_gib=8), WeightsSettings())
     assert str(caught.value) == (
-        f"{run}_ROLLOUTS: max_bytes: the server has 4294967296, this run wants 8589934592: run headrace topology apply"
+        f"{run}_ROLLOUTS: max_bytes: the server has 4294967296, this run wants 8589934592; "
+        f"{run}_EVALUATIONS: max_bytes: the server has 4294967296, this run wants 8589934592: "
+        "run headrace topology apply"
     )
 
 
 async def test_apply_changes_what_differs_and_says_so(connect_as: ConnectAs, run: str) -> None:
     bus = await connect_as("topology")
     assert await bus.apply_topology(LogSettings(max_gib=8), WeightsSettings()) == [
-        f"{run}_ROLLOUTS: max_bytes: the server has 4294967296, this run wants 8589934592"
+        f"{run}_{kind}: max_bytes: the server has 4294967296, this run wants 8589934592"
+        for kind in ("ROLLOUTS", "EVALUATIONS")
     ]
     await bus.verify_topology(LogSettings(max_gib=8), WeightsSettings())
 

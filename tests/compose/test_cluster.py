@@ -47,7 +47,10 @@ async def replicas(project: Project) -> set[int]:
     """How many copies the run's streams have, those of the consumers left out."""
     bus = await connect(project.address, run=project.run, role="reader", id="test")
     try:
-        names = [f"{project.run}_{kind}" for kind in ("TASKS", "ROLLOUTS", "LEDGER", "TELEMETRY", "DEAD", "CONTROL")]
+        names = [
+            f"{project.run}_{kind}"
+            for kind in ("TASKS", "ROLLOUTS", "LEDGER", "TELEMETRY", "DEAD", "CONTROL", "EVALUATIONS")
+        ]
         found = [await bus.wire.api(f"STREAM.INFO.{name}") for name in [*names, f"OBJ_{project.run}_weights"]]
     finally:
         await bus.close()

@@ -16,6 +16,7 @@ from bus import Bus, Denied, Unanswered
 from schemas import (
     CONTROL,
     DEAD,
+    EVALUATIONS,
     LEDGER,
     ROLLOUTS,
     STREAMS,
@@ -121,6 +122,7 @@ def read_weights() -> list[Act]:
 ACTIONS: dict[str, list[Act]] = {
     "publish `task`": publish(examples.task(group=1)),
     "publish `rollout`": publish(examples.rollout(group=1)),
+    "publish `evaluated`": publish(examples.evaluated(task=18)),
     "publish `term`": publish(examples.term()),
     "publish `closed`": publish(examples.closed()),
     "publish `step`": publish(examples.step()),
@@ -134,6 +136,7 @@ ACTIONS: dict[str, list[Act]] = {
     "read TELEMETRY": read(TELEMETRY),
     "read DEAD": read(DEAD),
     "read CONTROL": read(CONTROL),
+    "read EVALUATIONS": read(EVALUATIONS),
     "see the state of streams": ask(
         *(f"$JS.API.STREAM.INFO.{{run}}_{spec.kind}" for spec in STREAMS), "$JS.API.STREAM.INFO.{weights}"
     ),

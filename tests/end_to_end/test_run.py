@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from consumers.trainer.batch import document
+from consumers.trainer.batch import documents as documents_of
 from consumers.trainer.groups import Member
 from consumers.trainer.packing import build_micro_batches, pack
 from consumers.trainer.titan import Learner
@@ -99,7 +99,7 @@ def test_log_probabilities_are_those_of_the_version_that_the_span_names(finished
         if not members:
             continue
         learner.load_weights(book.folder.weights / weights.sha256)
-        documents = [document(member, 1.0, weights.version + 1, rules(config)) for member in members]
+        documents = [each for m in members for each in documents_of(m, 1.0, weights.version + 1, rules(config))]
         packing = pack([len(each.tokens) for each in documents], row_tokens=128, micro_batch_tokens=4096)
         for batch in build_micro_batches(packing, documents):
             gaps.append(np.abs(learner.logprobs(batch) - batch.logprobs_RL)[batch.trained_RL])

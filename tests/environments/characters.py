@@ -15,6 +15,8 @@ class Characters:
     """Implements environments.Tokenizer."""
 
     end_id = END_ID
+    chat_template = None
+    chat_stop_ids = (END_ID,)
 
     def encode(self, text: str) -> list[int]:
         unknown = set(text) - set(ALPHABET)

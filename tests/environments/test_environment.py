@@ -9,17 +9,21 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments import Environment, ScriptedPolicy, environment_kinds, load_environment
+from environments import Environment, Outcome, ScriptedPolicy, environment_kinds, load_environment, load_tokenizer
 from schemas import EnvironmentSettings, Task
+from tests.environments.byte_level import save_tokenizer
 from tests.environments.characters import ALPHABET, Characters
 
 KINDS = ["guess", "reverse", "sums"]
+WITH_TESTS_OF_THEIR_OWN = ["jsonl", "long_tail", "reasoning_gym", "tools", "verifiers"]
+"""They need arguments, a chat template or a program."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "environments.md"
 
 
@@ -28,7 +32,7 @@ def load(kind: str, seed: int = 0) -> Environment:
 
 
 def test_kinds_here_are_all_that_ship() -> None:
-    assert set(KINDS) == set(environment_kinds())
+    assert {*KINDS, *WITH_TESTS_OF_THEIR_OWN} == set(environment_kinds())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,8 +77,8 @@ async def test_any_reply_gets_a_bounded_reward(kind: str, replies: list[str]) ->
 
 async def test_documented_environment_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```(\w+)\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
-    source, test = (text for language, text in blocks if language == "python")
-    package, configuration = (tomllib.loads(text) for language, text in blocks if language == "toml")
+    source, *_, test = (text for language, text in blocks if language == "python")
+    package, configuration, *_ = (tomllib.loads(text) for language, text in blocks if language == "toml")
     info = tmp_path / "headrace_vowels-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace-vowels\nVersion: 0.1.0\n", encoding="utf-8")
@@ -97,3 +101,15 @@ async def test_documented_environment_works(tmp_path: Path, monkeypatch: pytest.
     body = "".join(f"    {line}\n" for line in test.splitlines())
     exec(f"async def documented():\n{body}", names)
     await names["documented"]()  # type: ignore[operator]
+
+
+async def test_documented_conversation_works(tmp_path: Path) -> None:
+    found = re.search(r"```python\n(async def play.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    names: dict[str, Any] = {"Task": Task, "Policy": ScriptedPolicy, "Outcome": Outcome}
+    exec(found[1], names)
+    save_tokenizer(tmp_path)
+    policy = ScriptedPolicy(load_tokenizer(tmp_path), ["1", " 54"])
+    outcome = await names["play"](None, Task(prompt="Write 45 backwards.", answer="54"), policy)
+    assert (outcome.reward, outcome.metrics) == (0.5, {"turns": 2.0})
+    assert policy.transcript().starts == []

@@ -48,7 +48,7 @@ def test_kind_is_the_entry_point_of_another_name() -> None:
 
 def test_unknown_environment_names_the_nearest() -> None:
     assert "no environment 'revers' is installed (did you mean 'reverse'?)" in fault_of("revers")
-    assert "one of guess, reverse, sums" in fault_of("nothing-like-it")
+    assert f"one of {', '.join(environment_kinds())}, or install" in fault_of("nothing-like-it")
 
 
 @pytest.mark.parametrize(

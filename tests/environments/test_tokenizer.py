@@ -92,3 +92,28 @@ def test_no_engine_is_loaded_for_it(folder: Path) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "set()"
+
+
+CHAT = "{% for m in messages %}{{ m.content }}<start>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("ends", "template", "stop_ids"),
+    [
+        (4, None, [4]),
+        ([4, 3], None, [4, 3]),
+        (4, CHAT, [4, 6]),
+        ([6, 4], CHAT, [4, 6]),
+        (4, "{% for m in messages %}{{ m.content }}d{% endfor %}", [4]),
+        (4, "{{ raise_exception('nobody') }}", [4]),
+    ],
+)
+def test_a_conversation_ends_at_what_the_template_writes_too(
+    folder: Path, ends: Any, template: str | None, stop_ids: list[int]
+) -> None:
+    write(folder, "generation_config.json", {"eos_token_id": ends})
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    tokenizer = load_tokenizer(folder)
+    assert list(tokenizer.chat_stop_ids) == stop_ids
+    assert (tokenizer.chat_template is None) == (template is None)

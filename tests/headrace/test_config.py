@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import string
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import config as configuration
-from headrace.config import differences, digest, largest_rollout_bytes, load, store, stored
+from headrace.config import LATER, differences, digest, encoded, largest_rollout_bytes, load, store, stored
 from schemas import ROLLOUTS, ConfigError, RunError, Span, Turn
 from tests.examples import packed_logprobs, packed_tokens, rollout
 
@@ -138,12 +139,13 @@ def test_wrong_value_names_key_value_and_expectation(override: str, message: str
     [
         (["trainer.row_tokens=32"], "trainer.row_tokens 32 is below generator.max_model_len 64"),
         (["generator.concurrency=4"], "generator.concurrency 4 is below trainer.group_size 8"),
-        (["trainer.data_parallel=2"], "trainer.data_parallel 2: the trainer has one process only so far"),
         (["run.seed=-1"], "run.seed -1 is out of range"),
         (["trainer.micro_batch_tokens=64"], "trainer.micro_batch_tokens 64 is below trainer.row_tokens 128"),
         (["generator.max_model_len=2000000", "trainer.row_tokens=2000000", "trainer.micro_batch_tokens=2000000"],
          "generator.max_model_len 2000000 does not fit into one message"),
         (["environments=[{name='a'}, {name='a'}]"], "environments.name 'a' is used twice"),
+        (["evaluation.environments=['reverse', 'sums', 'guess']"],
+         "evaluation.environments names guess, sums: the run has reverse"),
         (["run.name=a.b"], "run.name 'a.b' cannot be used in a subject"),
         (["log.max_gib=0.001"],
          "log.max_gib 0.001 is too small: 768 rollouts can be open at once ((policy.max_off_policy_steps 2 + 1) * "
@@ -231,9 +233,12 @@ def test_missing_or_damaged_stored_configuration_is_named(tmp_path: Path) -> Non
     "override",
     [
         "run.steps=9", "run.name=b", "generator.count=2", "generator.threads=2", "generator.concurrency=64",
-        "trainer.threads=2", "trainer.checkpoint_every=3", "trainer.keep_checkpoints=4", "trainer.instance=b",
+        "trainer.activation_checkpointing=full", "trainer.threads=2", "trainer.checkpoint_every=3",
+        "trainer.keep_checkpoints=4", "trainer.instance=b", "trainer.data_parallel=2", "trainer.tensor_parallel=2",
+        "trainer.context_parallel=2",
         "metrics.port=9000", "archive.enabled=true", "log.keep=checkpoints", "weights.keep=3", "model.path=elsewhere",
-        "weights.store=jetstream", "weights.max_gib=2",
+        "weights.max_gib=2",
+        "evaluation.held_out=0.5", "evaluation.tasks=3", "evaluation.environments=['reverse']",
         "supervisor.quick_deaths=9",
     ],
 )  # fmt: skip
@@ -260,6 +265,61 @@ def test_what_does_not_decide_training_leaves_the_digest(override: str) -> None:
 def test_what_decides_training_changes_the_digest(override: str, line: str) -> None:
     assert digest(load(DEMO, [override])) != digest(load(DEMO))
     assert differences(load(DEMO), load(DEMO, [override])) == [line]
+
+
+def test_where_weights_lie_decides_nothing_of_what_is_trained_and_must_stay_all_the_same() -> None:
+    moved = load(DEMO, ["weights.store=jetstream"])
+    assert digest(moved) == digest(load(DEMO))
+    assert differences(load(DEMO), moved) == ['weights.store: "file" -> "jetstream"']
+
+
+def test_evaluation_decides_what_is_trained_by_what_it_holds_out_alone() -> None:
+    on = load(DEMO, ["evaluation.every_steps=5"])
+    assert differences(load(DEMO), on) == ["evaluation.environments: null -> []", "evaluation.held_out: null -> 0.1"]
+    others = (
+        "every_steps=7", "tasks=3", "samples=2", "temperature=0.5", "seed=1", "generator=1", "share=0.1",
+        "pass_reward=0.5",
+    )  # fmt: skip
+    for other in others:
+        changed = load(DEMO, ["evaluation.every_steps=5", f"evaluation.{other}"])
+        assert differences(on, changed) == []
+        assert digest(changed) == digest(on)
+    more = load(DEMO, ["evaluation.every_steps=5", "evaluation.held_out=0.2"])
+    assert differences(on, more) == ["evaluation.held_out: 0.1 -> 0.2"]
+    assert digest(more) != digest(on)
+
+
+def test_runs_from_before_a_key_existed_keep_their_digest() -> None:
+    # That of the same file when [trainer] had none of the keys in LATER, as steps of such runs have recorded it.
+    before = "4478d73e199012b8bcbcd4ddeaaded479dc356e892fe1ff2759c41a9bcbea55f"
+    assert digest(load(DEMO)) == before
+    defaults = json.loads(encoded(load(DEMO)))["trainer"]
+    assert {key: defaults[key.removeprefix("trainer.")] for key in LATER} == LATER
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "trainer.aggregation=constant", "trainer.compile=true", "trainer.divergence_bound=0.3", "trainer.kl_coef=0.1",
+        "trainer.length_constant=100", "trainer.loss_args.x=1", "trainer.lr_decay=cosine", "trainer.tis_cap=2.0",
+        "trainer.too_long=cut", "trainer.truncated=mask",
+    ],
+)  # fmt: skip
+def test_a_later_key_decides_what_is_trained_once_it_is_set(override: str) -> None:
+    assert digest(load(DEMO, [override])) != digest(load(DEMO))
+    assert differences(load(DEMO), load(DEMO, [override]))
+
+
+def test_the_length_of_a_run_decides_what_is_trained_where_the_learning_rate_decays() -> None:
+    decays = "trainer.lr_decay=linear"
+    assert digest(load(DEMO, [decays, "run.steps=9"])) != digest(load(DEMO, [decays]))
+    assert differences(load(DEMO, [decays]), load(DEMO, [decays, "run.steps=9"])) == [
+        f"trainer.lr_decay to run.steps: {load(DEMO).run.steps} -> 9"
+    ]
+
+
+def test_rollouts_longer_than_a_row_are_possible_where_they_are_cut() -> None:
+    assert load(DEMO, ["trainer.row_tokens=32", "trainer.too_long=cut"]).trainer.row_tokens == 32
 
 
 def test_digest_is_the_same_after_storing(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_model_that_will_be_made_is_right_and_a_missing_one_wrong(config: RunCon
 
 
 def test_unfit_model_says_what_its_check_says(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unfit(_: Path) -> None:
+    def unfit(_: Path, *, tokens: int) -> None:
         raise ModelError("no config.json: give a Hugging Face directory")
 
     Path(config.model.path).mkdir()
@@ -159,6 +159,30 @@ def test_unknown_environment_is_wrong() -> None:
     (finding,) = doctor.played(config)
     assert not finding.ok
     assert "did you mean 'reverse'?" in finding.detail
+
+
+def test_environment_with_too_few_tasks_to_evaluate_is_wrong() -> None:
+    demo, on = ROOT / "configs" / "demo.toml", ["evaluation.every_steps=5", "evaluation.tasks=10"]
+    assert [finding.ok for finding in doctor.played(load(demo, on))] == [True, True]
+    there, enough = doctor.played(load(demo, [*on, "environments.0.args.length=1"]))
+    assert (there.ok, enough.ok, enough.name) == (True, False, "evaluation")
+    assert "different held-out prompts, evaluation.tasks asks for 10: lower that" in enough.detail
+
+
+def test_unknown_loss_is_wrong() -> None:
+    assert doctor.loss(load(ROOT / "configs" / "demo.toml", ["trainer.loss=gspo"])).ok
+    finding = doctor.loss(load(ROOT / "configs" / "demo.toml", ["trainer.loss=gsp"]))
+    assert not finding.ok
+    assert "did you mean 'gspo'?" in finding.detail
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_compiling_needs_a_gpu(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    (finding,) = doctor.compiling(load(ROOT / "configs" / "demo.toml", ["trainer.compile=true"]))
+    assert finding.ok is there
+    assert there or finding.detail == "trainer.compile is for GPUs, and there is none here"
+    assert list(doctor.compiling(load(ROOT / "configs" / "demo.toml"))) == []
 
 
 def test_taken_port_is_wrong_and_a_free_one_right() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
@@ -58,6 +59,14 @@ def test_rollouts_text_shows_context_and_the_version_of_each_token() -> None:
         "  context │ ?",
         "       v5 │ ab",
     ]
+
+
+def test_a_turn_that_starts_a_training_sequence_says_so() -> None:
+    turns = [Turn(8, 4, 0, "stop"), Turn(2, 2, 11, "length")]
+    rollout = msgspec.structs.replace(said(TEXT, turns, [Span(4, 0, 6)]), starts=[1])
+    heads = [line for line in shown(rollout_text(rollout, Letters())) if line.startswith("turn")]
+    begins = ["training sequence of its own begins" in head for head in heads]
+    assert begins == [False, True]
 
 
 def test_rollouts_head_has_reward_metrics_and_times() -> None:

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from headrace.evaluations import Plan
 from headrace.progress import HEARTBEAT_S, Progress, figures, roles_line, step_line
 from headrace.silence import Silence, moment
 from headrace.view import RunView
+from schemas import EvaluationSettings, Span
 from tests import examples
 from tests.headrace.recorded import METRICS, events
 from tests.logs import TIME, logged
@@ -61,6 +63,38 @@ def test_figures_show_queue_rates_idle_shares_and_dead_letters() -> None:
 
 def silence(who: str = "trainer/t") -> Silence:
     return Silence(who=who, pid=42, since=TIME, why="it was stopped")
+
+
+def evaluating() -> RunView:
+    view = view_of()
+    view.plan = Plan(EvaluationSettings(every_steps=2, tasks=2), ["reverse"], 9)
+    view.apply(logged(examples.weights(version=2)))
+    return view
+
+
+def test_figures_show_how_far_the_evaluation_is() -> None:
+    assert "evaluation" not in dict(figures(view_of(), []))
+    view = evaluating()
+    for version, task, shown in [
+        (0, 0, "v0: 1 of 2"),
+        (0, 1, "v2: 0 of 2"),
+        (2, 0, "v2: 1 of 2"),
+        (2, 1, "v2: 2 of 2"),
+    ]:
+        view.apply(logged(examples.evaluated(task=task, sample=0, version=version, spans=[Span(version, 0, 4)])))
+        assert dict(figures(view, []))["evaluation"] == f"{shown} plays"
+
+
+def test_an_evaluation_is_told_once_when_it_is_whole() -> None:
+    view, console = evaluating(), console_of()
+    progress = Progress(view, 70, console, Clock())
+    for task in (0, 1):
+        progress.update()
+        assert "evaluation reverse" not in written(console)
+        view.apply(logged(examples.evaluated(task=task, sample=0, version=0, spans=[Span(0, 0, 4)])))
+    progress.update()
+    progress.update()
+    assert written(console).count("evaluation reverse v0: 2 of 2 tasks, reward 1 [0.3424, 1] (wilson)") == 1
 
 
 def test_silent_role_is_named_first_with_its_last_sign() -> None:

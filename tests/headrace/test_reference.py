@@ -46,7 +46,7 @@ def test_subject_on_the_page_is_that_of_the_codec(event: Event) -> None:
 
 @pytest.mark.parametrize("kind", EVENT_TYPES, ids=lambda kind: kind.__name__)
 def test_headers_on_the_page_are_those_of_the_codec(kind: type[Event]) -> None:
-    events = [*examples.every_event(), examples.failed_rollout()]
+    events = [*examples.every_event(), examples.failed_rollout(), examples.failed_evaluated()]
     published = [headers_of(event, source="sink/x") for event in events if type(event) is kind]
     assert set().union(*published) == {*COMMON_HEADERS, *HEADERS.get(kind, ())}
 

@@ -12,9 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from headrace.roles import _run
+from headrace.roles import FAILED, FINAL, UNREACHABLE, _run, run_role
 from headrace.server import environment_for
-from schemas import EnvironmentFault
+from schemas import (
+    ConfigError,
+    EnvironmentFault,
+    Fenced,
+    HeadraceError,
+    LogGap,
+    RunError,
+    ServerUnreachable,
+)
 from tests.headrace.conftest import GoingOn
 from tests.waiting import eventually
 
@@ -45,6 +53,26 @@ async def test_role_that_a_signal_ended_has_not_finished(
     await until_it_listens(tmp_path / "log")
     process.send_signal(number)
     assert process.wait() == 128 + number
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Fenced("another trainer"), FINAL),
+        (RunError("finished"), FINAL),
+        (LogGap("messages are missing"), FINAL),
+        (ServerUnreachable("no answer"), UNREACHABLE),
+        (ConfigError("wrong"), FAILED),
+    ],
+)
+def test_exit_code_tells_whether_starting_it_again_would_help(error: HeadraceError, code: int) -> None:
+    def body() -> None:
+        raise error
+
+    def among_others() -> None:
+        raise ExceptionGroup("tasks", [ExceptionGroup("inner", [error])])
+
+    assert run_role(body) == run_role(among_others) == code
 
 
 def test_sys_exit_in_a_task_of_an_environment_s_own_is_no_orderly_end() -> None:

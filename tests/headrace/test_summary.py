@@ -54,6 +54,19 @@ def test_step_without_any_reward_counts_for_nothing() -> None:
     assert summarize(view, rollouts_published=0).reward_last == 0.25
 
 
+def test_cached_shares_are_weighted_by_prompt_tokens_and_prefix_breaks_are_summed() -> None:
+    view = view_of(
+        {"prompt_tokens_turn_1": 100.0, "cached_share_turn_1": 0.5, "prefix_breaks": 2.0},
+        {"prompt_tokens_turn_1": 300.0, "cached_share_turn_1": 0.1, "prompt_tokens_turn_2": 10.0,
+         "cached_share_turn_2": 0.9, "prefix_breaks": 1.0},
+        {},
+    )  # fmt: skip
+    summary = summarize(view, rollouts_published=0)
+    assert summary.cached_share == {"turn_1": 0.2, "turn_2": 0.9}
+    assert summary.prefix_breaks == 3
+    assert summarize(view_of({}), rollouts_published=0).cached_share == {}
+
+
 def test_staleness_is_weighted_by_tokens_and_its_maximum_is_of_the_run() -> None:
     view = view_of(
         {"staleness_mean": 2.0, "staleness_max": 2.0, "trained_tokens": 300.0},

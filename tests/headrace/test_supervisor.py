@@ -77,6 +77,22 @@ async def test_run_ends_with_its_essential_role_and_takes_the_others_along(tmp_p
     assert not alive(pid)
 
 
+async def test_run_goes_on_until_every_essential_role_has_ended(tmp_path: Path) -> None:
+    """The trainer is done first, and a generator still evaluates what it made."""
+    late = (
+        "import pathlib, time\n"
+        f"while 'trained' not in pathlib.Path({str(tmp_path / 'trainer.log')!r}).read_text(): time.sleep(0.02)\n"
+        "time.sleep(0.3); print('evaluated', flush=True)"
+    )
+    await supervisor(
+        tmp_path,
+        command("trainer", "print('trained', flush=True)", essential=True),
+        command("generator-0", late, essential=True),
+        command("generator-1", WAITS),
+    ).run(asyncio.Event())
+    assert said(tmp_path, "generator-0") == ["evaluated"]
+
+
 async def test_role_that_ends_well_and_is_not_essential_ends_nothing(tmp_path: Path) -> None:
     stop = asyncio.Event()
     task = asyncio.create_task(

@@ -40,8 +40,11 @@ def no_start(monkeypatch: pytest.MonkeyPatch) -> None:
         ("environments.0.name=revers", "did you mean 'reverse'?"),
         ("environments.0.args.lenght=5", "has no argument 'lenght' (did you mean 'length'?)"),
         ("environments.0.args.length=abc", "args.length = 'abc'"),
+        ("trainer.loss=grpoo", "trainer.loss 'grpoo' is no loss (did you mean 'grpo'?)"),
+        ("trainer.loss_args.beta=1", "trainer.loss_args.beta: loss 'grpo' has no such setting"),
         ("generator.engine=vlm", "use vllm, or module:Class"),
         ("log.replicas=3", "set it to 1"),
+        ("evaluation={every_steps=5, generator='7'}", "evaluation.generator is '7', which headrace up does not start"),
         ("model.make=''", "correct model.path"),
     ],
 )

@@ -39,6 +39,26 @@ async def test_following_takes_in_what_comes_once(run: str, connect_as: ConnectA
     assert [step.number for step in watch.view.steps] == [1, 2]
 
 
+async def test_a_run_whose_streams_an_older_headrace_made_has_no_evaluations(run: str, connect_as: ConnectAs) -> None:
+    admin, reader = await connect_as("admin"), await connect_as("reader")
+    await publish(admin, *events(run, 2))
+    await admin.wire.api(f"STREAM.DELETE.{run}_EVALUATIONS")
+    watch = Watch(reader)
+    await watch.catch_up()
+    assert (watch.view.committed, watch.view.scores) == (2, [])
+    async with watch.following():
+        pass
+
+
+async def test_evaluations_are_watched(run: str, connect_as: ConnectAs) -> None:
+    admin, reader = await connect_as("admin"), await connect_as("reader")
+    await publish(admin, examples.evaluated(run=run), examples.evaluated(run=run, task=18))
+    watch = Watch(reader)
+    await watch.catch_up()
+    [score] = watch.view.scores
+    assert (score.env, score.version, score.plays) == ("reverse", 4, 2)
+
+
 async def test_messages_that_are_no_events_are_passed_over(run: str, connect_as: ConnectAs) -> None:
     admin = await connect_as("admin")
     await admin.wire.request(f"hr.{run}.metric.generator.x", b"not an event", timeout_s=5)

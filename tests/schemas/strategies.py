@@ -39,6 +39,8 @@ def rollouts(draw: st.DrawFn) -> Rollout:
     n_tokens = sum(turn.context + turn.sampled for turn in played)
     n_sampled = sum(turn.sampled for turn in played)
     error = draw(failures if n_sampled == 0 else st.none() | failures)
+    may_start = [i for i, turn in enumerate(played) if i and turn.context]
+    starts = draw(st.lists(st.sampled_from(may_start), unique=True) if may_start else st.just([]))
     logprobs = st.floats(-100, 0, width=32)
     return Rollout(
         run=draw(names),
@@ -51,6 +53,7 @@ def rollouts(draw: st.DrawFn) -> Rollout:
         tokens=packed_tokens(draw(st.lists(counts, min_size=n_tokens, max_size=n_tokens))),
         logprobs=packed_logprobs(draw(st.lists(logprobs, min_size=n_sampled, max_size=n_sampled))),
         turns=played,
+        starts=sorted(starts),
         spans=draw(spans(n_sampled)),
         reward=draw(rewards) if error is None else None,
         timings=draw(timings),

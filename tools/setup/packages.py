@@ -30,7 +30,20 @@ def install(pip: Callable[..., None], extra: str, progress: Progress, wanted: Se
             raise
         progress.say(f"pip's indexes have no CPU build of PyTorch; asking PyTorch's own, {CPU_INDEX}")
         pip(*arguments, "--extra-index-url", CPU_INDEX)
+    if not wanted:
+        _install_environments(pip, extra, progress)
     pip("uninstall", "-y", *UNWANTED)
+
+
+def _install_environments(pip: Callable[..., None], extra: str, progress: Progress) -> None:
+    """Libraries of tasks. One of them needs a C compiler, which the rest of Headrace does without."""
+    try:
+        pip("install", "-c", f"constraints-{extra}.txt", "-e", f".[{extra},environments]")
+    except PipFailed:
+        progress.say(
+            "the environments reasoning_gym, verifiers and numeric scoring are left out: their packages could not be "
+            "installed (a C compiler is needed; .venv/setup.log says more); all else works"
+        )
 
 
 class Pip:

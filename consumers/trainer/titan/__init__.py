@@ -1,6 +1,6 @@
 """torchtitan: the model, its optimizer, schedule and checkpoints. The only place that imports it.
 
-``Learner`` loads torch and torchtitan when it is first asked for, not with this door.
+``Learner`` and ``Lockstep`` load torch and torchtitan when they are first asked for, not with this door.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .learner import Learner
+    from .lockstep import Lockstep
 
-__all__ = ["Learner"]
+__all__ = ["Learner", "Lockstep"]
 
 
 def __getattr__(name: str) -> object:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> object:
         from .learner import Learner
 
         return Learner
+    if name == "Lockstep":
+        from .lockstep import Lockstep
+
+        return Lockstep
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

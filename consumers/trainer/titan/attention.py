@@ -14,13 +14,16 @@ import torch.nn.functional as F  # noqa: N812
 from . import device  # noqa: F401
 
 # isort: split
+from torchtitan.models.common.attention import FlexAttention
 from torchtitan.protocols.module import Module
 
 
-class PackedAttention(Module):  # type: ignore[misc]  # torchtitan ships no types
+class PackedAttention(FlexAttention):  # type: ignore[misc]  # torchtitan ships no types
     """Inner attention of a torchtitan layer on the CPU: scaled dot products under a mask.
 
-    torchtitan has none that trains there: FlexAttention has no CPU backward, varlen attention needs CUDA.
+    torchtitan has none that trains there: FlexAttention has no CPU backward, varlen attention needs CUDA. It is one of
+    the first kind to torchtitan's context parallelism, which gathers keys and values before it, and to its tensor
+    parallelism, which knows the arguments by their names.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -28,13 +31,13 @@ class PackedAttention(Module):  # type: ignore[misc]  # torchtitan ships no type
         """Nothing to set."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
+        Module.__init__(self)
 
     def forward(
         self,
-        q_RLNH: torch.Tensor,
-        k_RLNH: torch.Tensor,
-        v_RLNH: torch.Tensor,
+        q_BLNH: torch.Tensor,
+        k_BLNH: torch.Tensor,
+        v_BLNH: torch.Tensor,
         *,
         attention_masks: torch.Tensor,
         scale: float | None = None,
@@ -43,9 +46,9 @@ class PackedAttention(Module):  # type: ignore[misc]  # torchtitan ships no type
     ) -> torch.Tensor:
         """attention_masks: additive, as ``packed_mask`` makes it. Returns [R, L, N, H]."""
         out_RNLH = F.scaled_dot_product_attention(
-            q_RLNH.transpose(1, 2),
-            k_RLNH.transpose(1, 2),
-            v_RLNH.transpose(1, 2),
+            q_BLNH.transpose(1, 2),
+            k_BLNH.transpose(1, 2),
+            v_BLNH.transpose(1, 2),
             attn_mask=attention_masks,
             scale=scale,
             enable_gqa=enable_gqa,

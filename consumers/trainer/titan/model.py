@@ -11,16 +11,13 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from schemas import WeightsError
+from schemas import ModelError, WeightsError
+from schemas.model import Architecture, own_tensors
 
-from .architecture import Architecture
 from .attention import PackedAttention
 from .device import ON_CPU
 
 # isort: split
-from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
-from torchtitan.distributed import ParallelDims
-from torchtitan.distributed import utils as titan_distributed
 from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear, RMSNorm, RoPE
 from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config
 from torchtitan.models.common.decoder import Decoder
@@ -30,6 +27,9 @@ from torchtitan.models.llama3.model import Llama3TransformerBlock
 from torchtitan.models.qwen3 import Qwen3Model, Qwen3StateDictAdapter, parallelize_qwen3
 from torchtitan.models.qwen3.model import Qwen3TransformerBlock
 
+from .execution import Execution
+from .experts import moe_config
+from .sharding import prepare, shard
 from .world import World
 
 # Every parameter is loaded from a file: nothing is initialized first.
@@ -39,9 +39,7 @@ _NO_INIT = {"weight": skip_param_init}
 def build_config(architecture: Architecture, *, max_positions: int) -> Any:
     """The configuration that torchtitan builds the model from, with rotary tables of ``max_positions``."""
     a = architecture
-    model, block = (
-        (Qwen3Model, Qwen3TransformerBlock) if a.model_type == "qwen3" else (Llama3Model, Llama3TransformerBlock)
-    )
+    model, block = (Qwen3Model, Qwen3TransformerBlock) if a.qwen else (Llama3Model, Llama3TransformerBlock)
     return model.Config(
         dim=a.dim,
         vocab_size=a.vocabulary,
@@ -49,11 +47,11 @@ def build_config(architecture: Architecture, *, max_positions: int) -> Any:
         tok_embeddings=Embedding.Config(num_embeddings=a.vocabulary, embedding_dim=a.dim, param_init=_NO_INIT),
         norm=_norm(a, a.dim),
         lm_head=Linear.Config(in_features=a.dim, out_features=a.vocabulary, param_init=_NO_INIT),
-        layers=[_layer(block, a, _rope(a, max_positions)) for _ in range(a.layers)],
+        layers=[_layer(block, a, _rope(a, max_positions), _feed_forward(a, layer)) for layer in range(a.layers)],
     )
 
 
-def _layer(block: Any, a: Architecture, rope: RoPE.Config) -> Any:
+def _layer(block: Any, a: Architecture, rope: RoPE.Config, feed_forward: dict[str, Any]) -> Any:
     # not run on a GPU yet: "varlen" takes its masks from model.get_attention_masks
     inner_attention = PackedAttention.Config() if ON_CPU else get_attention_config("varlen")
     return block.Config(
@@ -69,10 +67,18 @@ def _layer(block: Any, a: Architecture, rope: RoPE.Config) -> Any:
             inner_attention=inner_attention,
             fuse_qkv=True,
             rope=rope,
-            qk_norm=_norm(a, a.head_dim) if a.model_type == "qwen3" else None,
+            qk_norm=_norm(a, a.head_dim) if a.qwen else None,
         ),
-        feed_forward=make_ffn_config(dim=a.dim, hidden_dim=a.ffn_dim, w1_param_init=_NO_INIT, w2w3_param_init=_NO_INIT),
+        **feed_forward,
     )
+
+
+def _feed_forward(a: Architecture, layer: int) -> dict[str, Any]:
+    """What follows the attention, under the name that a layer's configuration has for it."""
+    if a.experts is not None and layer in a.experts.layers:
+        return {"moe": moe_config(a.dim, a.experts)}
+    dense = make_ffn_config(dim=a.dim, hidden_dim=a.ffn_dim, w1_param_init=_NO_INIT, w2w3_param_init=_NO_INIT)
+    return {"feed_forward": dense}
 
 
 def _norm(a: Architecture, size: int) -> Any:
@@ -80,7 +86,7 @@ def _norm(a: Architecture, size: int) -> Any:
 
 
 def _rope(a: Architecture, max_positions: int) -> Any:
-    if a.model_type == "qwen3":
+    if a.qwen:
         return CosSinRoPE.Config(dim=a.head_dim, max_seq_len=max_positions, theta=a.rope_theta)
     if a.rope_scaling is None:
         return ComplexRoPE.Config(dim=a.head_dim, max_seq_len=max_positions, theta=a.rope_theta, scaling="none")
@@ -96,40 +102,19 @@ def _rope(a: Architecture, max_positions: int) -> Any:
     )
 
 
-def build_model(config: Any, architecture: Architecture, world: World) -> Decoder:
+def build_model(config: Any, architecture: Architecture, world: World, execution: Execution) -> Decoder:
     """The model on the world's device, sharded over its ranks where there are several; its weights are undefined."""
+    prepare(config, world)
     with torch.device("meta"):
         model = config.build()
     if world.sharded:
-        model = _shard(model, architecture, world)
+        model = shard(model, parallelize_qwen3 if architecture.qwen else parallelize_llama, world, execution)
+    else:
+        execution.apply(model)
     model.to_empty(device=world.device)
     with torch.no_grad():
         model.init_states(buffer_device=None)  # the rotary tables; see _NO_INIT
     model.train()
-    return model
-
-
-def _shard(model: Any, architecture: Architecture, world: World) -> Any:
-    # Two gloo ranks work with this backend only; the others need collectives that gloo lacks.
-    parallelism = ParallelismConfig(spmd_backend="partial_dtensor")
-    dims = ParallelDims.from_config(parallelism, world.size)
-    titan_distributed.set_spmd_backend(parallelism.spmd_backend)
-    dims.build_mesh()
-    parallelize = parallelize_qwen3 if architecture.model_type == "qwen3" else parallelize_llama
-    model = parallelize(
-        model,
-        parallel_dims=dims,
-        # not run on a GPU yet: bfloat16 for the arithmetic, float32 for parameters and sums
-        training=TrainingConfig(mixed_precision_param="float32" if ON_CPU else "bfloat16"),
-        parallelism=parallelism,
-        compile_config=CompileConfig(),
-        ac_config=None,
-        dump_folder="",
-    )
-    if ON_CPU:
-        for module in model.modules():
-            if hasattr(module, "set_force_sum_reduction_for_comms"):
-                module.set_force_sum_reduction_for_comms(True)  # gloo has no averaging reduction
     return model
 
 
@@ -152,15 +137,17 @@ class TrainedLogits:
         """[N, V] after the tokens at the flat indices ``sources_N`` (row * L + column)."""
         self._sources_N = sources_N
         logits: torch.Tensor = self._model(tokens_RL, attention_masks=masks, positions=positions_RL)
-        return logits
+        return logits.full_tensor() if isinstance(logits, DTensor) else logits
 
     def _select(self, module: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-        return (args[0].flatten(0, 1).index_select(0, self._sources_N),)
+        # Tensor parallelism divides the output matrix, not what goes into it.
+        hidden = args[0].to_local() if isinstance(args[0], DTensor) else args[0]
+        return (hidden.flatten(0, 1).index_select(0, self._sources_N),)
 
 
 def adapter(config: Any, architecture: Architecture) -> Any:
     """The translation between torchtitan's names and shapes and Hugging Face's."""
-    kind = Qwen3StateDictAdapter if architecture.model_type == "qwen3" else Llama3StateDictAdapter
+    kind = Qwen3StateDictAdapter if architecture.qwen else Llama3StateDictAdapter
     return kind(config, None)
 
 
@@ -183,11 +170,12 @@ def load_hf_weights(model: Decoder, adapter: Any, weights: dict[str, torch.Tenso
     state = model.state_dict()
     with torch.device("meta"):
         expected = adapter.to_hf({name: torch.empty(value.shape) for name, value in state.items()})
-    weights = {name: value for name, value in weights.items() if not name.endswith("rotary_emb.inv_freq")}
-    if "lm_head.weight" not in expected:
-        weights.pop("lm_head.weight", None)  # some directories repeat a tied matrix
-    _check_names(expected, weights, source)
-    titan = adapter.from_hf({name: value.float() for name, value in weights.items()})
+    shapes = {name: tuple(value.shape) for name, value in expected.items()}
+    try:
+        own = own_tensors(shapes, {name: tuple(value.shape) for name, value in weights.items()}, source=source)
+    except ModelError as error:
+        raise WeightsError(str(error)) from None
+    titan = adapter.from_hf({name: weights[name].float() for name in own})
     for name, value in titan.items():
         target = state[name]
         if isinstance(target, DTensor):
@@ -196,14 +184,3 @@ def load_hf_weights(model: Decoder, adapter: Any, weights: dict[str, torch.Tenso
             )
     # Not strict, because fused projections are translated on the way in; the names were checked above.
     model.load_state_dict(titan, strict=False)
-
-
-def _check_names(expected: dict[str, torch.Tensor], weights: dict[str, torch.Tensor], source: str) -> None:
-    for name in sorted(expected.keys() | weights.keys()):
-        if name not in weights:
-            raise WeightsError(f"{source} lacks the tensor {name}: it does not fit the model's config.json")
-        if name not in expected:
-            raise WeightsError(f"{source} has an unknown tensor {name}: it does not fit the model's config.json")
-        want, have = list(expected[name].shape), list(weights[name].shape)
-        if want != have:
-            raise WeightsError(f"{source} has {name} of shape {have}, the model's config.json asks for {want}")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import safetensors
 import safetensors.torch
 import torch
 
-from schemas import WeightsError
-
-
-class _Index(msgspec.Struct, frozen=True):
-    weight_map: dict[str, str]
+from schemas import ModelError, WeightsError
+from schemas.model import weight_files
 
 
 def read_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -21,8 +17,12 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
 
     Raises WeightsError where a file is missing or damaged.
     """
+    try:
+        files = weight_files(folder)
+    except ModelError as error:
+        raise WeightsError(str(error)) from None
     weights: dict[str, torch.Tensor] = {}
-    for path in _files(folder):
+    for path in files:
         try:
             weights.update(safetensors.torch.load_file(path))
         except FileNotFoundError:
@@ -30,17 +30,6 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
         except (OSError, safetensors.SafetensorError) as error:
             raise WeightsError(f"{path} is damaged ({error}): copy it again") from None
     return weights
-
-
-def _files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if not index.exists():
-        return [folder / "model.safetensors"]
-    try:
-        names = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values()
-    except (OSError, msgspec.DecodeError) as error:
-        raise WeightsError(f"{index} is damaged ({error}): copy it again") from None
-    return [folder / name for name in sorted(set(names))]
 
 
 def weights_bytes(weights: dict[str, torch.Tensor], dtype: torch.dtype) -> bytes:

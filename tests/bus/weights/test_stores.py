@@ -107,6 +107,15 @@ async def test_prune_keeps_the_newest_versions(backend: Backend) -> None:
         await (await backend.elsewhere()).fetch(announced(stored[9], 9))
 
 
+async def test_versions_that_stay_are_never_pruned(backend: Backend) -> None:
+    stored = [await backend.store.put(f"weights {version}".encode(), version=version) for version in range(12)]
+    backend.store._stays = lambda version: version % 5 == 0  # type: ignore[attr-defined]
+    assert await backend.store.prune() == [1, 2, 3, 4, 6, 7, 8, 9]
+    assert list(await backend.store.versions()) == [0, 5, 10, 11]
+    for version in (0, 5, 10, 11):
+        await (await backend.elsewhere()).fetch(announced(stored[version], version))
+
+
 async def test_prune_keeps_a_file_that_a_kept_version_shares(backend: Backend) -> None:
     first = await backend.store.put(b"shared", version=0)
     await backend.store.put(b"other", version=1)

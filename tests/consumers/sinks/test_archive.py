@@ -43,6 +43,7 @@ def test_row_has_all_of_a_rollout() -> None:
         "logprobs": [-0.5, -0.25, -1.0, -0.125, -2.0, -0.0625],
         "versions": [4, 4, 5, 5, 5, 5],
         "turn_lengths": [5, 4, 3, 2],
+        "starts": [],
         "cached": [0, 9],
         "reward": 0.8,
         "error_kind": None,

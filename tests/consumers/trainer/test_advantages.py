@@ -19,9 +19,15 @@ def test_mean_only_centres() -> None:
     assert advantages([1.0, 0.0, 0.5], "mean").tolist() == [0.5, -0.5, 0.0]
 
 
+def test_leaving_one_out_compares_with_the_others() -> None:
+    # Against the means of the others: 1 - 0.25, 0 - 0.75, 0.5 - 0.5.
+    assert advantages([1.0, 0.0, 0.5], "loo").tolist() == [0.75, -0.75, 0.0]
+    assert advantages([1.0, 0.0], "loo").tolist() == [1.0, -1.0]
+
+
 @given(rewards)
 def test_advantages_sum_to_zero_and_keep_the_order(values: list[float]) -> None:
-    for kind in ("std", "mean"):
+    for kind in ("std", "mean", "loo"):
         result = advantages(values, kind)
         assert result.dtype == np.float32
         assert abs(float(result.sum())) < 1e-3 * max(1.0, float(np.abs(result).max()))

@@ -17,6 +17,7 @@ from consumers.trainer.micro_batch import MicroBatch
 from consumers.trainer.packing import Document, build_micro_batches, pack
 from consumers.trainer.settings import TrainerSettings
 from consumers.trainer.titan import Learner
+from schemas import ConfigError
 from tests.consumers.trainer.tiny_models import make_model, random_documents
 
 Kind = Literal["grpo", "reinforce"]
@@ -107,6 +108,7 @@ def test_loss_and_metrics_are_means_over_trained_tokens(model: Path, tmp_path: P
     assert metrics["kl"] == pytest.approx((ratio - 1 - np.log(ratio)).mean(), rel=1e-5)
     clipped = ((ratio > 1.28) & (advantage > 0)) | ((ratio < 0.8) & (advantage < 0))
     assert metrics["clip_fraction"] == pytest.approx(clipped.mean())
+    assert metrics["ess"] == pytest.approx(ratio.sum() ** 2 / (ratio.size * np.square(ratio).sum()), rel=1e-5)
     assert 0 < metrics["entropy"] < np.log(64)
     assert metrics["grad_norm"] > 0
     assert metrics["lr"] == pytest.approx(1e-3 / 4)
@@ -114,7 +116,7 @@ def test_loss_and_metrics_are_means_over_trained_tokens(model: Path, tmp_path: P
     assert metrics["logprob_gap_mean"] == pytest.approx(gap.mean(), rel=1e-5)
     assert metrics["logprob_gap_max"] == pytest.approx(gap.max(), rel=1e-5)
     assert metrics["logprob_gap_tokens"] == gap.size
-    assert len(metrics) == 11
+    assert len(metrics) == 12
 
 
 def test_without_exact_tokens_there_is_no_gap_to_report(model: Path, tmp_path: Path) -> None:
@@ -130,7 +132,7 @@ def on_policy(policy: Learner, batch: MicroBatch) -> MicroBatch:
 def test_on_policy_ratios_are_exactly_one(model: Path, tmp_path: Path) -> None:
     policy = learner(model, tmp_path)
     metrics = policy.step([on_policy(policy, batch) for batch in micro_batches(random_documents(10))])
-    assert metrics["ratio_mean"] == metrics["ratio_max"] == 1.0
+    assert metrics["ratio_mean"] == metrics["ratio_max"] == metrics["ess"] == 1.0
     assert metrics["kl"] == metrics["clip_fraction"] == 0.0
 
 
@@ -149,16 +151,127 @@ def test_a_step_makes_good_tokens_likelier_and_bad_ones_less_likely(model: Path,
     assert gain[batch.advantages_RL < 0].mean() < -0.05
 
 
-@pytest.mark.parametrize("kind", ["grpo", "reinforce"])
-def test_splitting_into_micro_batches_does_not_change_a_step(kind: Kind, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"loss": "reinforce"},
+        {"loss": "gspo"},
+        {"loss": "dr_grpo", "advantage": "mean"},
+        {"loss": "dppo", "aggregation": "sequence_mean", "tis_cap": 1.1},
+        {"loss": "ipo", "kl_coef": 0.1},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())) or "grpo",
+)
+def test_splitting_into_micro_batches_does_not_change_a_step(
+    changes: dict[str, Any], model: Path, tmp_path: Path
+) -> None:
     documents = random_documents(20)
     one, several = micro_batches(documents, tokens=4096), micro_batches(documents, tokens=64)
     assert len(one) == 1
     assert len(several) > 3
-    first, second = (learner(model, tmp_path, loss=kind) for _ in range(2))
+    first, second = (learner(model, tmp_path, **changes) for _ in range(2))
     a, b = first.step(one), second.step(several)
     assert a == pytest.approx(b, rel=1e-4)
     np.testing.assert_allclose(first.logprobs(one[0]), second.logprobs(one[0]), atol=1e-3)
+
+
+def token_losses(policy: Learner, batch: MicroBatch) -> tuple[Any, Any, Any]:
+    """Of each trained token: its unclipped loss -r A, the trained length of its document, and its document."""
+    new, old = policy.logprobs(batch)[batch.trained_RL].astype(np.float64), batch.logprobs_RL[batch.trained_RL]
+    documents = batch.documents_RL[batch.trained_RL]
+    lengths = np.bincount(documents)[documents]
+    return -np.exp(new - old) * batch.advantages_RL[batch.trained_RL], lengths, documents
+
+
+def test_a_loss_is_the_mean_that_its_aggregation_says(model: Path, tmp_path: Path) -> None:
+    (batch,) = micro_batches(random_documents(10), tokens=4096)
+    wide = {"clip_low": 1.0, "clip_high": 1e6}
+    losses, lengths, documents = token_losses(learner(model, tmp_path), batch)
+    assert len(set(lengths)) > 3
+    count = len(set(documents))
+    expected = {
+        "token_mean": losses.mean(),
+        "sequence_mean": (losses / lengths).sum() / count,
+        "constant": losses.sum() / (count * 20),
+    }
+    for aggregation, loss in expected.items():
+        policy = learner(model, tmp_path, aggregation=aggregation, length_constant=20, **wide)
+        assert policy.step([batch])["loss"] == pytest.approx(loss, rel=1e-4), aggregation
+
+
+def test_truncated_importance_sampling_caps_the_weights(model: Path, tmp_path: Path) -> None:
+    (batch,) = micro_batches(random_documents(10), tokens=4096)
+    losses, _, _ = token_losses(learner(model, tmp_path), batch)
+    ratios = losses / -batch.advantages_RL[batch.trained_RL]
+    metrics = learner(model, tmp_path, tis_cap=1.1).step([batch])
+    assert metrics["loss"] == pytest.approx((losses * np.minimum(1, 1.1 / ratios)).mean(), rel=1e-4)
+    assert metrics["clip_fraction"] == pytest.approx((ratios > 1.1).mean())
+    assert metrics["ratio_max"] == pytest.approx(ratios.max(), rel=1e-4)
+
+
+def test_kl_holds_the_policy_to_the_weights_that_the_run_started_from(model: Path, tmp_path: Path) -> None:
+    batches = micro_batches(random_documents(10))
+    free, held = learner(model, tmp_path, warmup_steps=0), learner(model, tmp_path, warmup_steps=0, kl_coef=10.0)
+    start = free.logprobs(batches[0])
+    for number in range(4):
+        unbound, metrics = free.step(batches), held.step(batches)
+        assert "kl_start" not in unbound
+        assert (metrics["kl_start"] == 0) is (number == 0)  # before the first update it is the start
+    assert np.abs(held.logprobs(batches[0]) - start).mean() < 0.6 * np.abs(free.logprobs(batches[0]) - start).mean()
+
+
+def test_kl_is_still_to_the_start_after_a_checkpoint(model: Path, tmp_path: Path) -> None:
+    batches = micro_batches(random_documents(10))
+    policy = learner(model, tmp_path, kl_coef=0.5)
+    for _ in range(2):
+        policy.step(batches)
+    policy.save_checkpoint(2)
+    expected = policy.step(batches)
+    assert expected["kl_start"] > 0
+    restored = learner(model, tmp_path, kl_coef=0.5)
+    restored.load_checkpoint(2)
+    assert restored.step(batches) == expected
+    assert restored.export() == policy.export()
+
+
+def test_a_run_s_own_loss_is_asked_for_by_name(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trainer.loss 'grpoo' is no loss"):
+        learner(model, tmp_path, loss="grpoo")
+    with pytest.raises(ConfigError, match=r"trainer.loss_args.beta: loss 'grpo' has no such setting"):
+        learner(model, tmp_path, loss_args={"beta": 1.0})
+
+
+@pytest.mark.parametrize("kind", ["selective", "full"])
+def test_what_is_computed_again_changes_no_bit(kind: str, model: Path, tmp_path: Path) -> None:
+    plain, again = learner(model, tmp_path), learner(model, tmp_path / kind, activation_checkpointing=kind)
+    assert again.export() == plain.export()
+    for seed in range(2):
+        batches = micro_batches(random_documents(10, seed=seed))
+        assert again.step(batches) == plain.step(batches)
+    assert again.export() == plain.export()
+    plain.save_checkpoint(2)
+    changed = learner(model, tmp_path, activation_checkpointing=kind)
+    changed.load_checkpoint(2)
+    assert changed.export() == plain.export()
+
+
+def test_layers_are_computed_again_where_it_is_asked_for(model: Path, tmp_path: Path) -> None:
+    batches = micro_batches(random_documents(4))
+    calls = {}
+    for kind in ("none", "full"):
+        policy = learner(model, tmp_path, activation_checkpointing=kind)
+        count = [0]
+        norms = [each for name, each in policy._policy.model.named_modules() if name.endswith("attention_norm")]
+        norms[0].register_forward_hook(lambda *_, count=count: count.__setitem__(0, count[0] + 1))
+        policy.step(batches)
+        calls[kind] = count[0]
+    assert calls["full"] == 2 * calls["none"]
+
+
+def test_compiling_is_refused_on_the_cpu(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trainer.compile is for GPUs"):
+        learner(model, tmp_path, compile=True)
 
 
 def test_gradients_are_scaled_down_to_their_greatest_norm(model: Path, tmp_path: Path) -> None:
@@ -176,6 +289,43 @@ def test_learning_rate_rises_and_then_stays(model: Path, tmp_path: Path) -> None
     rates = [policy.step(batches)["lr"] for _ in range(13)]  # past the 10 steps that the learner was told
     assert rates[:2] == pytest.approx([1e-3 / 3, 2e-3 / 3])
     assert rates[2:] == [1e-3] * 11
+
+
+@pytest.mark.parametrize(
+    ("decay", "factors"),
+    [
+        # Of the 10 steps two warm up. Then (10 - step) / 8 is left after `step` more, and half of 1 + cos.
+        ("linear", [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]),
+        ("cosine", [0.5, 1.0, 1.0, 0.96194, 0.853553, 0.691342, 0.5, 0.308658, 0.146447, 0.03806]),
+    ],
+)
+def test_learning_rate_falls_until_the_run_s_last_step(
+    decay: str, factors: list[float], model: Path, tmp_path: Path
+) -> None:
+    policy = learner(model, tmp_path, lr_decay=decay)
+    batches = micro_batches(random_documents(2))
+    rates = [policy.step(batches)["lr"] for _ in range(10)]
+    assert rates == pytest.approx([1e-3 * factor for factor in factors], rel=1e-4)
+
+
+def test_a_longer_run_has_its_own_decay_from_the_checkpoint_on(model: Path, tmp_path: Path) -> None:
+    batches = micro_batches(random_documents(2))
+    policy = learner(model, tmp_path, lr_decay="linear", warmup_steps=0)
+    for _ in range(5):
+        policy.step(batches)
+    policy.save_checkpoint(5)
+    longer = Learner(
+        model,
+        settings(lr_decay="linear", warmup_steps=0),
+        temperature=TEMPERATURE,
+        dtype="float32",
+        seed=0,
+        steps=20,
+        checkpoints=tmp_path,
+    )
+    longer.load_checkpoint(5)
+    assert longer.step(batches)["lr"] == pytest.approx(1e-3 * 15 / 20)
+    assert policy.step(batches)["lr"] == pytest.approx(1e-3 * 5 / 10)
 
 
 @pytest.mark.parametrize("steps", [1, 3, 4, 100])
@@ -267,7 +417,7 @@ def test_settings_that_changed_since_a_checkpoint_count_as_they_are_now(model: P
     assert changed.step(batches)["lr"] == pytest.approx(1e-9)
     before, after = load(policy.export()), load(changed.export())
     assert max(float((after[name] - before[name]).abs().max()) for name in before) < 1e-7
-    (group,) = changed._optimizers.optimizers[0].param_groups
+    (group,) = changed._optimizer.containers[0].optimizers[0].param_groups
     assert (group["betas"], group["weight_decay"]) == ((0.5, 0.6), 0.5)
 
 

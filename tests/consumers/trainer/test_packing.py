@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.trainer.packing import PAD_MULTIPLE, Document, build_micro_batches, pack, padded
+from consumers.trainer.packing import PAD_MULTIPLE, Document, build_micro_batches, pack, packing_metrics, padded
 from tests.consumers.trainer.tiny_models import random_documents
 
 row_lengths = st.integers(1, 80)
@@ -55,6 +55,44 @@ def test_the_same_lengths_give_the_same_packing(case: tuple[list[int], int, int]
     lengths, row_tokens, micro_batch_tokens = case
     first = pack(lengths, row_tokens=row_tokens, micro_batch_tokens=micro_batch_tokens)
     assert first == pack(list(lengths), row_tokens=row_tokens, micro_batch_tokens=micro_batch_tokens)
+
+
+def test_padding_is_a_share_of_all_columns() -> None:
+    # Rows of 9 and 3 tokens in a micro-batch of 2 x 16 columns, and one of 8 in 1 x 8: 20 of 40 columns hold tokens.
+    packing = [[[0, 1], [2]], [[3]]]
+    assert packing_metrics(packing, [5, 4, 3, 8]) == {"documents": 4.0, "padding_share": 0.5}
+
+
+@settings(deadline=None)
+@given(packings().filter(lambda case: bool(case[0])))
+def test_padding_is_what_the_arrays_have_beyond_the_documents(case: tuple[list[int], int, int]) -> None:
+    lengths, row_tokens, micro_batch_tokens = case
+    packing = pack(lengths, row_tokens=row_tokens, micro_batch_tokens=micro_batch_tokens)
+    documents = [
+        Document(
+            tokens=np.zeros(length, np.int32),
+            trained=np.zeros(length, np.bool_),
+            exact=np.zeros(length, np.bool_),
+            logprobs=np.zeros(length, np.float32),
+            advantage=0.0,
+        )
+        for length in lengths
+    ]
+    columns = sum(batch.tokens_RL.size for batch in build_micro_batches(packing, documents))
+    assert packing_metrics(packing, lengths)["padding_share"] == pytest.approx((columns - sum(lengths)) / columns)
+
+
+def test_documents_are_counted_within_their_micro_batch() -> None:
+    documents = random_documents(6)
+    (batch,) = build_micro_batches([[[0, 1, 2], [3, 4], [5]]], documents)
+    numbers = batch.documents_RL
+    assert batch.trained_documents == 6
+    for r, row in enumerate(([0, 1, 2], [3, 4], [5])):
+        ends = np.cumsum([len(documents[p].tokens) for p in row])
+        of_row = [len(set(numbers[r, start:end])) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        assert of_row == [1] * len(row)
+        assert len(set(numbers[r, : ends[-1]])) == len(row)
+    assert not set(numbers[0]) & set(numbers[1])
 
 
 @pytest.mark.parametrize("length", [0, 9])

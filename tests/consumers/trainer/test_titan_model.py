@@ -15,10 +15,12 @@ from consumers.trainer.micro_batch import MicroBatch
 from consumers.trainer.packing import Document, build_micro_batches, pack
 from consumers.trainer.settings import TrainerSettings
 from consumers.trainer.titan import Learner
+from consumers.trainer.titan.model import build_config
 from schemas import ModelError, WeightsError
-from tests.consumers.trainer.tiny_models import CONFIGS, VOCABULARY, make_model
+from schemas.model import read_architecture
+from tests.consumers.trainer.tiny_models import CONFIGS, VOCABULARY, make_model, sharded
 
-SETTINGS = TrainerSettings(row_tokens=64, micro_batch_tokens=256)
+SETTINGS = TrainerSettings(row_tokens=160, micro_batch_tokens=320)
 
 
 @pytest.fixture(scope="module")
@@ -65,25 +67,29 @@ def transformers_logprobs(model_dir: Path, tokens: np.ndarray, temperature: floa
     return np.concatenate([[0], logprobs[:-1].gather(-1, ids[1:, None])[:, 0].numpy()]).astype(np.float32)
 
 
+@pytest.mark.parametrize("files", [1, 3])
 @pytest.mark.parametrize("name", list(CONFIGS))
-def test_packed_logprobs_are_those_of_each_document_alone(name: str, models: dict[str, Path], tmp_path: Path) -> None:
-    documents = whole_documents([20, 11, 9, 30])
-    # Two documents to a row, and a row with padding.
+def test_packed_logprobs_are_those_of_each_document_alone(
+    name: str, files: int, models: dict[str, Path], tmp_path: Path
+) -> None:
+    model = models[name] if files == 1 else sharded(models[name], tmp_path / "model", files)
+    documents = whole_documents([20, 11, 9, 130])
+    # Two documents to a row, and a row with padding; the last is longer than what llama3's positions are scaled from.
     (batch,) = build_micro_batches([[[0, 1], [2, 3]]], documents)
-    assert batch.tokens_RL.shape == (2, 40)
-    found = learner(models[name], tmp_path, temperature=0.8).logprobs(batch)
+    found = learner(model, tmp_path / "checkpoints", temperature=0.8).logprobs(batch)
     expected = np.zeros_like(found)
     for r, row in enumerate([[0, 1], [2, 3]]):
-        parts = [transformers_logprobs(models[name], documents[p].tokens, 0.8) for p in row]
+        parts = [transformers_logprobs(model, documents[p].tokens, 0.8) for p in row]
         joined = np.concatenate(parts)
         expected[r, : len(joined)] = joined
     assert expected.min() < -3  # not a flat distribution: attention and positions matter
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+    np.testing.assert_allclose(found, expected, atol=5e-5)
 
 
-def test_packing_does_not_change_a_logprob(models: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-moe"])
+def test_packing_does_not_change_a_logprob(name: str, models: dict[str, Path], tmp_path: Path) -> None:
     documents = whole_documents([5, 17, 9, 30, 12, 3])
-    policy = learner(models["qwen3"], tmp_path)
+    policy = learner(models[name], tmp_path)
     packing = pack([len(d.tokens) for d in documents], row_tokens=64, micro_batch_tokens=64)
     packed = [policy.logprobs(batch) for batch in build_micro_batches(packing, documents)]
     for rows, logprobs in zip(packing, packed, strict=True):
@@ -127,15 +133,40 @@ def test_export_in_bfloat16_is_the_rounded_original(models: dict[str, Path], tmp
     assert all(torch.equal(exported[key], original[key].bfloat16()) for key in original)
 
 
-def test_transformers_scores_an_export_the_same(models: dict[str, Path], tmp_path: Path) -> None:
-    policy = learner(models["llama"], tmp_path)
+@pytest.mark.parametrize("name", list(CONFIGS))
+def test_transformers_scores_an_export_the_same(name: str, models: dict[str, Path], tmp_path: Path) -> None:
+    policy = learner(models[name], tmp_path)
     documents = whole_documents([20])
     (batch,) = build_micro_batches([[[0]]], documents)
-    policy.step([batch])
-    shutil.copytree(models["llama"], tmp_path / "exported")
+    before = policy.logprobs(batch)
+    for _ in range(2):  # the first step of the warm-up has a learning rate of next to nothing
+        policy.step([batch])
+    shutil.copytree(models[name], tmp_path / "exported")
     (tmp_path / "exported" / "model.safetensors").write_bytes(policy.export())
     expected = transformers_logprobs(tmp_path / "exported", documents[0].tokens, 1.0)
-    np.testing.assert_allclose(policy.logprobs(batch)[0, :20], expected, atol=2e-5)
+    found = policy.logprobs(batch)
+    assert np.abs(found - before).max() > 1e-4
+    np.testing.assert_allclose(found[0, :20], expected, atol=2e-5)
+
+
+def test_every_weight_of_a_mixture_is_trained(models: dict[str, Path], tmp_path: Path) -> None:
+    """Its routers too, and no state but its weights decides where a token goes."""
+    policy = learner(models["qwen3-moe"], tmp_path)
+    before = load(policy.export())
+    (batch,) = build_micro_batches([[[0, 1]]], whole_documents([60, 60]))
+    for _ in range(3):
+        policy.step([batch])
+    after, again = load(policy.export()), learner(models["qwen3-moe"], tmp_path / "again")
+    assert [name for name in before if torch.equal(before[name], after[name])] == []
+    (tmp_path / "model.safetensors").write_bytes(policy.export())
+    again.load_weights(tmp_path)
+    assert np.array_equal(again.logprobs(batch), policy.logprobs(batch))
+
+
+def test_a_router_has_no_bias_that_balances_its_load(models: dict[str, Path]) -> None:
+    """The published models have none, and a generator would not know it."""
+    mixtures = [layer.moe for layer in build_config(read_architecture(models["qwen3-moe"]), max_positions=8).layers]
+    assert [mixture.load_balance_coeff for mixture in mixtures] == [None, None]
 
 
 def edited(model_dir: Path, folder: Path, **changes: object) -> Path:
@@ -153,57 +184,21 @@ def test_older_configurations_with_top_level_theta_are_read_the_same(models: dic
     assert np.array_equal(learner(old, tmp_path).logprobs(batch), expected)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]},
-            "GPT2LMHeadModel .*supported are Qwen3",
-        ),
-        ({"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"hidden_act": "gelu"}, "hidden_act gelu"),
-        ({"use_sliding_window": True}, "use_sliding_window"),
-        ({"num_key_value_heads": 3}, "num_key_value_heads"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "'yarn'"),
-        ({"hidden_size": "wide"}, r"hidden_size"),
-        ({"rms_norm_eps": None}, "rms_norm_eps"),
-    ],
-)
-def test_an_unfit_configuration_is_named(
-    changes: dict[str, object], message: str, models: dict[str, Path], tmp_path: Path
-) -> None:
-    with pytest.raises(ModelError, match=message):
-        learner(edited(models["qwen3"], tmp_path / "model", **changes), tmp_path / "checkpoints")
-
-
-def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="nowhere does not exist"):
-        learner(tmp_path / "nowhere", tmp_path)
-
-
-def test_a_directory_without_configuration_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
-        learner(tmp_path, tmp_path)
-
-
-def test_a_configuration_that_is_not_json_is_named(models: dict[str, Path], tmp_path: Path) -> None:
-    folder = edited(models["qwen3"], tmp_path / "model")
-    (folder / "config.json").write_text("{")
-    with pytest.raises(ModelError, match=r"config\.json is not a model configuration"):
-        learner(folder, tmp_path)
+def test_an_unfit_configuration_is_named(models: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has use_sliding_window, which is not supported"):
+        learner(edited(models["qwen3"], tmp_path / "model", use_sliding_window=True), tmp_path / "checkpoints")
 
 
 def test_a_directory_without_weights_is_named(models: dict[str, Path], tmp_path: Path) -> None:
     folder = edited(models["qwen3"], tmp_path / "model")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"model\.safetensors does not exist"):
+    with pytest.raises(ModelError, match=r"has no model\.safetensors"):
         learner(folder, tmp_path)
 
 
 def test_weights_that_do_not_fit_the_configuration_are_named(models: dict[str, Path], tmp_path: Path) -> None:
     wider = edited(models["qwen3"], tmp_path / "model", intermediate_size=128)
-    with pytest.raises(ModelError, match=r"mlp\.down_proj\.weight of shape \[64, 96\].* asks for \[64, 128\]"):
+    with pytest.raises(ModelError, match=r"mlp\.down_proj\.weight of shape \[64, 96\], .* asks for \[64, 128\]"):
         learner(wider, tmp_path)
 
 
@@ -225,16 +220,3 @@ def test_weights_that_cannot_be_taken_leave_the_old_ones(damage: str, models: di
     with pytest.raises(WeightsError, match=str(tmp_path)):
         policy.load_weights(tmp_path)
     assert policy.export() == before
-
-
-def test_weights_in_several_files_are_read(models: dict[str, Path], tmp_path: Path) -> None:
-    folder = edited(models["llama"], tmp_path / "model")
-    weights = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    names = sorted(weights)
-    files = {f"model-0000{n + 1}-of-00002.safetensors": names[n::2] for n in range(2)}
-    for file, members in files.items():
-        save_file({name: weights[name] for name in members}, folder / file)
-    index = {"weight_map": {name: file for file, members in files.items() for name in members}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert learner(folder, tmp_path).export() == learner(models["llama"], tmp_path).export()

@@ -1,4 +1,4 @@
-"""Two ranks that shard the model and the batch train as one process does."""
+"""Two ranks train as one process does, whichever way they divide the work: by rows, matrices or columns."""
 
 from __future__ import annotations
 
@@ -53,10 +53,23 @@ def check_same(found: Path, expected: Path, start: Path) -> None:
         assert (value - after[name]).abs().mean() < 0.01 * moved, name
 
 
-def test_two_ranks_train_as_one(tmp_path: Path) -> None:
-    models = [make_model(tmp_path, name) for name in ("qwen3", "llama-untied")]
-    (tmp_path / "one").mkdir()
-    train_two_ranks(tmp_path / "two", models)
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return [make_model(folder, name) for name in titan_rank.SETTINGS]
+
+
+@pytest.fixture(scope="module")
+def trained(models: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two ranks made, in ``two``, and one process, in ``one``."""
+    folder = tmp_path_factory.mktemp("trained")
+    train_two_ranks(folder / "two", models)
     for model in models:
-        titan_rank.train(model, tmp_path / "one" / model.name, 0, 1)
-        check_same(tmp_path / "two" / model.name, tmp_path / "one" / model.name, model)
+        titan_rank.train(model, folder / "one" / model.name, 0, {})
+    return folder
+
+
+@pytest.mark.parametrize("way", titan_rank.WAYS)
+def test_two_ranks_train_as_one(way: str, trained: Path, models: list[Path]) -> None:
+    for model in models:
+        check_same(trained / "two" / way / model.name, trained / "one" / model.name, model)

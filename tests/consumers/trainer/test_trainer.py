@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import shutil
 import threading
 from typing import Any
 
@@ -60,6 +62,24 @@ async def test_a_restarted_trainer_goes_on_where_the_ledger_ends(trained: Traine
     for before, after in itertools.pairwise(steps):
         assert after.weights_before == before.weights_after
     assert [weights.version for weights in await events(bus, Weights)] == [0, 1, 2, 3]
+
+
+async def test_rollouts_of_several_sequences_train_and_train_again_alike(trained: TrainedRun, connect_as: Any) -> None:
+    bus = await connect_as("generator")
+    await publish_groups(bus, [0], starts=[1])
+    await publish_groups(bus, [1, 2, 3])
+    await publish_groups(bus, [4, 5], starts=[1])
+    trained.finish(steps=3)
+    steps = await events(bus, Step)
+    positions = [sorted(i for batch in step.packing for row in batch for i in row) for step in steps]
+    assert positions == [list(range(n)) for n in (6, 4, 8)]
+    assert [step.metrics.get("prefix_breaks", 0) for step in steps] == [2, 0, 4]
+    shutil.rmtree(trained.checkpoints)
+    trained.finish(steps=3)
+    assert trained.files() == ["step-0", "step-2", "step-3"]
+    learner = trained.learner()
+    learner.load_checkpoint(3)
+    assert hashlib.sha256(learner.export()).hexdigest() == steps[-1].weights_after
 
 
 async def test_weights_that_a_crash_left_unannounced_are_announced_after_it(

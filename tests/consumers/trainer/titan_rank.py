@@ -1,7 +1,8 @@
 """One rank of a training world, run as a program: titan_rank.py FOLDER RANK SIZE MODEL... Used by test_titan_ranks.py.
 
-With each model it takes two steps on its share of the documents, saves and loads a checkpoint between them, and
-writes what it has to FOLDER/<model's name>: metrics-RANK.json, checkpoints, and on rank 0 weights.safetensors.
+With each model, and in each way to divide the work, it takes two steps on its share of the documents, saves and loads
+a checkpoint between them, and writes what it has to FOLDER/<way>/<model's name>: metrics-RANK.json, checkpoints, and on
+rank 0 weights.safetensors.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -18,12 +20,31 @@ from consumers.trainer.settings import TrainerSettings
 from consumers.trainer.titan import Learner
 from tests.consumers.trainer.tiny_models import random_documents
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "qwen3": {},
+    # Documents count, not tokens; a second, frozen copy of the model; layers that are computed again.
+    "llama-untied": {"loss": "gspo", "kl_coef": 0.1, "tis_cap": 2.0, "activation_checkpointing": "full"},
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "rows": {"data_parallel": 2},
+    "matrices": {"tensor_parallel": 2},
+    "columns": {"context_parallel": 2},
+}
 
-def train(model: Path, folder: Path, rank: int, size: int) -> Learner:
-    folder.mkdir(exist_ok=True)
+
+def train(model: Path, folder: Path, rank: int, way: dict[str, Any]) -> Learner:
+    folder.mkdir(exist_ok=True, parents=True)
     learner = Learner(
         model,
-        TrainerSettings(row_tokens=64, micro_batch_tokens=64, lr=1e-3, warmup_steps=0, max_grad_norm=0.1),
+        TrainerSettings(
+            row_tokens=64,
+            micro_batch_tokens=64,
+            lr=1e-3,
+            warmup_steps=0,
+            max_grad_norm=0.1,
+            **SETTINGS[model.name],
+            **way,
+        ),
         temperature=0.8,
         dtype="float32",
         seed=0,
@@ -36,7 +57,7 @@ def train(model: Path, folder: Path, rank: int, size: int) -> Learner:
         packing = pack([len(d.tokens) for d in documents], row_tokens=64, micro_batch_tokens=64)
         batches = build_micro_batches(packing, documents)
         # Unequal shares: the last rank has one micro-batch, the first all others.
-        own = batches if size == 1 else (batches[:-1] if rank == 0 else batches[-1:])
+        own = batches if "data_parallel" not in way else (batches[:-1] if rank == 0 else batches[-1:])
         metrics.append(learner.step(own))
         if step == 0:
             learner.save_checkpoint(1)
@@ -55,7 +76,7 @@ def main(folder: Path, rank: int, size: int, models: list[Path]) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
     # What torchrun would do over a port, over a file.
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
-    learners = [train(model, folder / model.name, rank, size) for model in models]
+    learners = [train(model, folder / way / model.name, rank, WAYS[way]) for way in WAYS for model in models]
     learners[0].close()
 
 

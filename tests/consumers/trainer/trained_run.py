@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bus import Bus, BusThread, EmbeddedServer, FileWeights, Ledger, Logged
-from consumers.trainer import Interrupt, Provenance, Publication, Rules, Trainer, TrainerSettings
+from consumers.trainer import Interrupt, Learner, Provenance, Publication, Rules, Trainer, TrainerSettings
 from schemas import LEDGER, ROLLOUTS, TASKS, Event, Span, StreamSpec
 from tests.consumers.trainer.digest_learner import START, DigestLearner
 from tests.examples import SHA256, rollout, task
@@ -29,6 +29,8 @@ class TrainedRun:
         self.checkpoint_every, self.keep = SETTINGS.checkpoint_every, SETTINGS.keep_checkpoints
         self.start = START
         self.limit_bytes = 2**30
+        self.settings = SETTINGS
+        self.learner: Callable[[], Learner] = lambda: DigestLearner(self.checkpoints, keep=self.keep, start=self.start)
 
     @property
     def checkpoints(self) -> Path:
@@ -68,10 +70,10 @@ class TrainedRun:
         )
         return Trainer(
             thread,
-            DigestLearner(self.checkpoints, keep=self.keep, start=self.start),
+            self.learner(),
             publication,
             lambda start: thread.inbox(ROLLOUTS, "trainer", ack="all", ack_wait_s=60.0, start=start),
-            msgspec.structs.replace(SETTINGS, instance=instance, checkpoint_every=self.checkpoint_every),
+            msgspec.structs.replace(self.settings, instance=instance, checkpoint_every=self.checkpoint_every),
             RULES,
             Provenance(config_digest=SHA256, seed=0, libraries={}, cpu={}),
             run=self.name,

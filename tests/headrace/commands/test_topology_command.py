@@ -40,7 +40,7 @@ def test_streams_of_a_run_are_shown(ended: RunFolder, headrace: Headrace) -> Non
     rows = {line.split()[0]: line.split()[1] for line in told.out.splitlines() if line.startswith("demo_")}
     assert rows == {
         "demo_TASKS": "2", "demo_ROLLOUTS": "6", "demo_LEDGER": "7", "demo_TELEMETRY": "10", "demo_DEAD": "1",
-        "demo_CONTROL": "0",
+        "demo_CONTROL": "0", "demo_EVALUATIONS": "0",
     }  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def test_missing_streams_are_shown_then_made_then_in_order(
     assert "run headrace topology apply" in told.err
     told = headrace("topology", "apply", config, *name, "--server", url, "--json")
     assert told.code == 0
-    assert len(msgspec.json.decode(told.out)["done"]) == 6
+    assert len(msgspec.json.decode(told.out)["done"]) == 7
     assert "as they should be" in headrace("topology", "apply", config, *name, "--server", url).out
     told = headrace("topology", "show", config, *name, "--server", url, "--json")
     assert told.code == 0

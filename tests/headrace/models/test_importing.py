@@ -60,7 +60,7 @@ def test_index_that_leads_outside_is_not_followed(tmp_path: Path) -> None:
     index = source / "model.safetensors.index.json"
     index.write_text(index.read_text().replace("model-00002", "../model-00002"))
     (source / "model-00002-of-00002.safetensors").rename(tmp_path / "model-00002-of-00002.safetensors")
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match=r"names .* which is no safetensors file beside it"):
         import_model(source, tmp_path / "copy")
 
 

@@ -295,3 +295,22 @@ async def test_weights_that_cannot_be_loaded_leave_the_gate_open_on_the_old_ones
     assert (gate.version, again.salt, engine.calls[-2:]) == (0, "00" * 16, ["resume", "sample 00"])
     engine.finish(again.id, Span(0, 0, 1))
     await asking
+
+
+async def test_a_swap_begins_only_after_the_weights_are_no_longer_held(engine: PuppetEngine) -> None:
+    gate = gate_on(engine)
+    await swap(gate, 0)
+    before = len(engine.calls)
+    async with gate.held() as held:
+        assert held == 0
+        swapping = asyncio.create_task(swap(gate, 1))
+        asking = turn(gate.sampler("a", temperature=0.25))
+        request = await engine.next_request()
+        assert request.temperature == 0.25
+        assert engine.calls[before:] == ["sample 00"], "a swap went on while the weights were held"
+        engine.finish(request.id, Span(0, 0, 2))
+        await asking
+        assert gate.version == 0
+    await swapping
+    assert gate.version == 1
+    assert engine.calls[before + 1 :] == ["pause", "load", "label 1", "resume"]

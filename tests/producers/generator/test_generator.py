@@ -15,13 +15,14 @@ import pytest
 
 from bus import Bus, FileWeights, Ledger
 from environments import Environment, Outcome, Policy, Sample
-from producers import Gate, Generator, GeneratorSettings, Player, WeightsFeed
+from producers import Evaluator, Gate, Generator, GeneratorSettings, Player, WeightsFeed
 from producers.generator.generator import LEASES
 from schemas import (
     DEAD,
     ROLLOUTS,
     TASKS,
     EngineError,
+    EvaluationSettings,
     GroupTask,
     Rollout,
     Span,
@@ -101,6 +102,8 @@ class Mill:
         engine: PuppetEngine | None = None,
         steps: int = 99,
         settings: GeneratorSettings = SETTINGS,
+        evaluation: EvaluationSettings | None = None,
+        evaluated: Environment | None = None,
     ) -> AsyncIterator[asyncio.Task[None]]:
         bus: Bus = await self.connect_as("generator", id=f"g{next(self._numbers)}")
         gate = Gate(
@@ -110,15 +113,21 @@ class Mill:
             abort_late=True,
             prefix_on_swap="keep",
         )
-        player = Player(
-            gate,
-            Letters(),
-            {"reverse": environment},
-            max_tokens=64,
-            play_timeout_s=8.0,
-            retries=0,  # type: ignore[arg-type]
+
+        def player(played: Environment) -> Player:
+            environments = {"reverse": played}
+            return Player(gate, Letters(), environments, max_tokens=64, play_timeout_s=8.0, retries=0)  # type: ignore[arg-type]
+
+        evaluator = None
+        if evaluation is not None and evaluated is not None:
+            evaluator = Evaluator(
+                bus, gate, player(evaluated), {"reverse": evaluated}, evaluation,
+                steps=steps, concurrency=settings.concurrency,
+            )  # fmt: skip
+        feed = WeightsFeed(bus, self.store, None if evaluator is None else evaluator.due)
+        generator = Generator(
+            bus, gate, feed, player(environment), settings, group_size=SIZE, steps=steps, evaluator=evaluator
         )
-        generator = Generator(bus, gate, WeightsFeed(bus, self.store), player, settings, group_size=SIZE, steps=steps)
         stop = asyncio.Event()
         running = asyncio.create_task(generator.run(stop))
         try:

@@ -1,0 +1,42 @@
+"""A whole run whose trainer is two ranks, one of which is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.end_to_end.conftest import Start, Up
+from tests.end_to_end.logbook import Logbook, check
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def ranks(up: Up) -> dict[str, psutil.Process]:
+    """The trainer's processes by their RANK; the one who started them has none."""
+    found = {each.environ().get("RANK", "launcher"): each for each in up.descendants() if "train" in each.cmdline()}
+    assert sorted(found) == ["0", "1", "launcher"]
+    return found
+
+
+def test_a_killed_rank_ends_the_step_and_recovery_brings_all_back(
+    start: Start, tmp_path: Path, logbook_of: Callable[[Path], Logbook]
+) -> None:
+    up = start(tmp_path, sets=["trainer.data_parallel=2", "run.steps=6", "trainer.checkpoint_every=2"])
+    up.until("step   3/6")
+    family = ranks(up)
+    family["1"].kill()
+    _, left = psutil.wait_procs(family.values(), timeout=10)
+    assert left == [], "a rank has outlived the others"
+    assert up.end()["steps"] == 6
+    assert "trainer ended with 137 and is started again" in up.progress.read_text()
+    told = (up.folder / "logs" / "trainer.log").read_text()
+    assert f"rank 1 (process {family['1'].pid}) was ended by SIGKILL: all ranks end" in told
+    assert "Traceback" not in told
+    book = logbook_of(up.folder)
+    check(book)
+    first, second = book.terms
+    assert (first.committed, second.committed >= 3) == (0, True)
+    assert {step.world_size for step in book.steps} == {2}
