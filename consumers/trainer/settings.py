@@ -25,9 +25,9 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     group_size: Annotated[int, msgspec.Meta(ge=2, le=4096)] = 8
     """Rollouts of one task that share a baseline."""
     row_tokens: Positive = 512
-    """Length of a packed row; the longest rollout must fit into it."""
+    """Length of a packed row; the longest training sequence must fit into it."""
     micro_batch_tokens: Positive = 8192
-    """Token budget of one forward and backward pass; a step takes as many as it needs."""
+    """Token budget of one forward and backward pass, of all ranks together; a step takes as many as it needs."""
     lr: Annotated[float, msgspec.Meta(gt=0)] = 1e-6
     """Learning rate after the warm-up."""
     warmup_steps: Natural = 5

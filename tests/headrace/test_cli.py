@@ -110,7 +110,7 @@ def test_wrong_command_line_ends_with_2_and_says_how_it_goes(
 def test_wrong_kind_is_told_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["tail", "demo", "--kind", "step,setp"])
-    assert "'setp' is no kind of event: use task, rollout, term, closed, step" in capsys.readouterr().err
+    assert "'setp' is no kind of event: use task, rollout, evaluated, term, closed, step" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("tail", "demo", "--since-start"), ("runs", "--json")], ids=" ".join)
