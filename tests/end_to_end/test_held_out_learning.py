@@ -28,8 +28,8 @@ async def read_evaluated(folder: RunFolder) -> list[Evaluated]:
     return [event for event in found if isinstance(event, Evaluated)]
 
 
-def test_smollm2_learns_sums_that_it_was_never_trained_on(tmp_path: Path) -> None:
-    summary = headrace_up("sums2", tmp_path)
+def test_smollm2_learns_pairs_that_it_was_never_trained_on(tmp_path: Path) -> None:
+    summary = headrace_up("larger", tmp_path)
     assert summary["wall_s"] <= LONGEST_S
     scores = {score["version"]: score for score in summary["evaluations"]}
     first, last = scores[0], scores[summary["steps"]]
@@ -38,12 +38,12 @@ def test_smollm2_learns_sums_that_it_was_never_trained_on(tmp_path: Path) -> Non
     assert after["mean"] >= before["mean"] + LEAST_RISE
     assert before["high"] < after["low"], "the intervals overlap"
 
-    book = read_logbook(tmp_path / "sums2")
+    book = read_logbook(tmp_path / "larger")
     check(book)
-    settings = EnvironmentSettings(name="sums", args={"largest": 99})
-    tasks = evaluation_tasks("sums", load_environment(settings, seed=0), TASKS, 0.1)
+    settings = EnvironmentSettings(name="larger")
+    tasks = evaluation_tasks("larger", load_environment(settings, seed=0), TASKS, 0.1)
     trained = {task.task.prompt for task in book.tasks}
     assert trained.isdisjoint(drawn.task.prompt for drawn in tasks)
-    evaluated = asyncio.run(read_evaluated(RunFolder(tmp_path / "sums2")))
+    evaluated = asyncio.run(read_evaluated(RunFolder(tmp_path / "larger")))
     assert {(event.task, event.index) for event in evaluated} == {(n, drawn.index) for n, drawn in enumerate(tasks)}
     assert all({span.version for span in event.spans} == {event.version} for event in evaluated)

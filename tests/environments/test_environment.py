@@ -21,7 +21,7 @@ from schemas import EnvironmentSettings, Task
 from tests.environments.byte_level import save_tokenizer
 from tests.environments.characters import ALPHABET, Characters
 
-KINDS = ["guess", "reverse", "sums"]
+KINDS = ["guess", "larger", "reverse", "sums"]
 WITH_TESTS_OF_THEIR_OWN = ["jsonl", "long_tail", "reasoning_gym", "tools", "verifiers"]
 """They need arguments, a chat template or a program."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "environments.md"
