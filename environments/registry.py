@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import typing
-from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
 import msgspec
 
-from schemas import EnvironmentFault, EnvironmentSettings
+from schemas import EnvironmentFault, EnvironmentSettings, nearest
 
 from .environment import Environment
 
@@ -46,7 +44,7 @@ def _entry_point(kind: str) -> EntryPoint:
     if not points:
         known = environment_kinds()
         raise EnvironmentFault(
-            f"no environment {kind!r} is installed{_nearest(kind, known)}: set environments.kind to one of "
+            f"no environment {kind!r} is installed{nearest(kind, known)}: set environments.kind to one of "
             f"{', '.join(known) or '(none found: install headrace itself)'}, or install the package that brings it"
         )
     if len({point.value for point in points}) > 1:
@@ -85,7 +83,7 @@ def _check_arguments(cls: type[Environment], settings: EnvironmentSettings) -> N
             raise EnvironmentFault(f"{where}: args.seed cannot be set: it comes from run.seed")
         if name not in known and not takes_any:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise EnvironmentFault(f"{where} has no argument {name!r}{_nearest(name, known)}: {takes}")
+            raise EnvironmentFault(f"{where} has no argument {name!r}{nearest(name, known)}: {takes}")
         try:
             msgspec.convert(value, hints.get(name, typing.Any))
         except msgspec.ValidationError as error:
@@ -93,8 +91,3 @@ def _check_arguments(cls: type[Environment], settings: EnvironmentSettings) -> N
     for name in known:
         if name not in settings.args and parameters[name].default is inspect.Parameter.empty:
             raise EnvironmentFault(f"{where} needs the argument {name!r}: set it in environments.args")
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -58,6 +58,7 @@ from .events import (
     event_name,
     event_tag,
 )
+from .nearest import nearest
 from .settings import EnvironmentSettings, EvaluationSettings, ModelSettings, PolicySettings, RunSettings
 from .streams import (
     CONTROL,
@@ -87,5 +88,5 @@ __all__ = [
     "Rollout", "RunError", "RunSettings", "ServerUnfit", "ServerUnreachable", "Span", "Step", "StreamMismatch",
     "StreamSpec", "Task", "Term", "Timings", "TrainedGroup", "Turn", "Weights", "WeightsError", "as_json", "check_name",
     "check_outcome", "content_type", "decode", "decode_as", "encode", "event_name", "event_tag", "headers_of",
-    "message_id", "stream_for", "subject_filter", "subject_of", "validate",
+    "message_id", "nearest", "stream_for", "subject_filter", "subject_of", "validate",
 ]  # fmt: skip

@@ -6,17 +6,16 @@ key of [trainer] that has its name, or from its default.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 import msgspec
 
-from schemas import ConfigError
+from schemas import ConfigError, nearest
 
 from .tokens import Loss, TokenLoss, Tokens
 
@@ -82,7 +81,7 @@ def _entry_point(name: str) -> EntryPoint:
     if not points:
         known = loss_names()
         raise ConfigError(
-            f"trainer.loss {name!r} is no loss{_nearest(name, known)}: use one of {', '.join(known)}, or install the "
+            f"trainer.loss {name!r} is no loss{nearest(name, known)}: use one of {', '.join(known)}, or install the "
             f"package that brings it (entry points of group {GROUP})"
         )
     if len(brought) > 1:
@@ -119,7 +118,7 @@ def _arguments(
         if key not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise ConfigError(
-                f"trainer.loss_args.{key}: loss {name!r} has no such setting{_nearest(key, known)}: {takes}"
+                f"trainer.loss_args.{key}: loss {name!r} has no such setting{nearest(key, known)}: {takes}"
             )
     try:
         hints = typing.get_type_hints(function)
@@ -164,8 +163,3 @@ def _try(name: str, loss: Loss) -> None:
             f"of each for each of the three tokens; it gave {found.loss_N.dtype} {shapes[0]}, "
             f"{found.bounded_N.dtype} {shapes[1]}: correct it"
         )
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
