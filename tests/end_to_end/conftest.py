@@ -71,6 +71,21 @@ class Up(msgspec.Struct):
     def descendants(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
+    def running(self, word: str) -> list[psutil.Process]:
+        """The descendants with ``word`` as their program's name or in their command line.
+
+        One that ends while we look, or whose parent has not taken note of its end yet, does not run.
+        """
+        found = []
+        for process in self.descendants():
+            try:
+                words = process.cmdline()
+            except psutil.NoSuchProcess:  # a zombie's error is one of these
+                continue
+            if words and (word in words or Path(words[0]).name == word):
+                found.append(process)
+        return found
+
     def end(self) -> dict[str, Any]:
         """Wait for its end; returns the summary. Raises AssertionError when it failed."""
         output, _ = self.process.communicate(timeout=400)

@@ -70,7 +70,7 @@ def finished(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Finished
     up = start(tmp_path_factory.mktemp("run"), sets=SETS)
     up.until("step   1/")
     asyncio.run(until_evaluated(up, KILLED_AT, 10))
-    [generator] = [each for each in up.descendants() if "generate" in each.cmdline()]
+    [generator] = up.running("generate")
     os.kill(generator.pid, signal.SIGKILL)
     killed_at = time.time()
     summary = up.end()

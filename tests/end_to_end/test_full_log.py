@@ -54,7 +54,7 @@ def rollouts_of(up: Up) -> StreamState:
 
 
 def role_of(up: Up, command: str) -> psutil.Process:
-    [role] = [each for each in up.descendants() if command in each.cmdline()]
+    [role] = up.running(command)
     return role
 
 

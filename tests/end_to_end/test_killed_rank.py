@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(400)
 
 def ranks(up: Up) -> dict[str, psutil.Process]:
     """The trainer's processes by their RANK; the one who started them has none."""
-    found = {each.environ().get("RANK", "launcher"): each for each in up.descendants() if "train" in each.cmdline()}
+    found = {each.environ().get("RANK", "launcher"): each for each in up.running("train")}
     assert sorted(found) == ["0", "1", "launcher"]
     return found
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 def server_of(up: Up) -> psutil.Process:
-    [server] = [each for each in up.descendants() if Path(each.cmdline()[0]).name == "nats-server"]
+    [server] = up.running("nats-server")
     return server
 
 

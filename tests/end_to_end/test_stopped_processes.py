@@ -32,7 +32,7 @@ def test_sigterm_of_up_ends_everything_in_time_while_one_process_is_stopped(
     up = start(tmp_path)
     up.until("step   2/24")
     family = up.descendants()
-    [stopped] = [each for each in family if word in Path(each.cmdline()[0]).name or word in each.cmdline()]
+    [stopped] = up.running(word)
     stopped.suspend()
     up.process.terminate()
     up.process.wait(timeout=END_S)

@@ -108,7 +108,7 @@ def test_generators_need_nothing_but_nats_and_a_name(machines: Machines) -> None
 def test_up_moves_weights_through_nats_also_when_the_trainer_is_killed(start: Start, tmp_path: Path) -> None:
     up = start(tmp_path, generators=2, sets=["run.steps=8", "weights.store=jetstream", "weights.keep=2"])
     up.until("step   3/8")
-    (trainer,) = [process for process in up.descendants() if "train" in process.cmdline()]
+    (trainer,) = up.running("train")
     trainer.kill()
     assert up.end()["restarts"]["trainer"] == 1
     book = read_logbook(up.folder)
