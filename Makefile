@@ -11,6 +11,7 @@ EXTRA ?=
 ARGS ?=
 WORKERS ?= 2
 BIN := .venv/bin
+BENCHMARKS := $(filter-out __init__ report trials,$(patsubst bench/%.py,%,$(patsubst %/__main__.py,%.py,$(wildcard bench/*.py bench/*/__main__.py))))
 SETUP := $(or $(PYTHON),python3) -m tools.setup $(if $(PYTHON),--python-chosen) $(if $(EXTRA),--extra $(EXTRA))
 
 .DEFAULT_GOAL := help
@@ -40,9 +41,11 @@ check: setup  ## format, lint, types
 	$(BIN)/mypy
 	$(BIN)/mypy --strict -p tools.setup
 
-bench: setup  ## benchmarks; JSON=1 prints JSON
-	@for each in $(filter-out __init__ report,$(basename $(notdir $(wildcard bench/*.py)))); do \
-	  echo "== $$each"; $(BIN)/python -m bench.$$each $(ARGS) || exit 1; done
+bench: setup  ## all benchmarks, one after the other (an hour and more)
+	@for each in $(BENCHMARKS); do echo "== $$each"; $(BIN)/python -m bench.$$each $(ARGS) || exit 1; done
+
+bench-%: setup
+	@$(BIN)/python -m bench.$* $(ARGS)
 
 # The processes that die, and the one that is stopped for two minutes in their middle, are chosen by SEED.
 # Each process in turn is stopped by KILLS=0 PAUSES=all; PAUSE_S=15 makes it short.

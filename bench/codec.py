@@ -6,11 +6,10 @@ python -m bench.codec [TOKENS]
 from __future__ import annotations
 
 import json
-import sys
 
 import numpy as np
 
-from bench.report import Reach, median_s, report
+from bench.report import Reach, arguments, median_s, report
 from schemas import Rollout, Span, Timings, Turn, decode, encode
 
 
@@ -35,7 +34,7 @@ def rollout(tokens: int) -> Rollout:
 
 
 def main() -> None:
-    tokens = int(sys.argv[1]) if len(sys.argv) > 1 else 32_768
+    tokens = int(next(iter(arguments()), 32_768))
     event = rollout(tokens)
     lists = {"tokens": event.token_ids().tolist(), "logprobs": event.logprob_values().tolist()}
     packed, text = encode(event), json.dumps(lists).encode()

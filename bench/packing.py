@@ -5,13 +5,12 @@ python -m bench.packing [ROLLOUTS]: on the demo's model, with rollouts of very d
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from bench.report import Reach, median_s, report
+from bench.report import Reach, arguments, median_s, report
 from consumers.trainer import TrainerSettings
 from consumers.trainer.packing import Document, Packing, build_micro_batches, pack
 from consumers.trainer.titan import Learner
@@ -45,7 +44,7 @@ def padded_share(packing: Packing, made: list[Document]) -> float:
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 256
+    count = int(next(iter(arguments()), 256))
     made = documents(count)
     lengths = [len(each.tokens) for each in made]
     packed = pack(lengths, row_tokens=128, micro_batch_tokens=4096)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.report import Reach, report
+from bench.report import Reach, arguments, report
 from bus import EmbeddedServer, connect
 from headrace.models import make_tiny
 from headrace.watch import Watch
@@ -53,7 +53,7 @@ async def trials(chaos: Chaos, count: int) -> list[tuple[float, int, float]]:
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    count = int(next(iter(arguments()), 5))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:
         folder = Path(root)
         make_tiny(folder / "tiny")

@@ -1,4 +1,4 @@
-"""How a benchmark reports: a table for people; with JSON=1 one object for programs, as the last line.
+"""How a benchmark reports: tables for people; with ``--json`` one object for programs, as the last line.
 
 A reach is a figure that the project promises: its name, what it should reach, what was measured, whether it was met.
 """
@@ -9,10 +9,16 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Literal, NamedTuple
+
+from bench.trials import Trials
+
+Cell = str | float | Trials
+PACKAGES = ("headrace", "msgspec", "nats-py", "torch", "torchtitan")
 
 
 class Reach(NamedTuple):
@@ -28,6 +34,18 @@ class Reach(NamedTuple):
         return self.measured <= self.reach if self.better == "lower" else self.measured >= self.reach
 
 
+class Table(NamedTuple):
+    """One row for each way or setting that was measured; the first column names it."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[Cell, ...]]
+
+
+def arguments() -> list[str]:
+    """What followed the benchmark's name, but for ``--json``."""
+    return [word for word in sys.argv[1:] if word != "--json"]
+
+
 def median_s(act: Callable[[], object], *, repeat: int = 30) -> float:
     """Median seconds of one call, after one that is not counted."""
     act()
@@ -39,15 +57,38 @@ def median_s(act: Callable[[], object], *, repeat: int = 30) -> float:
     return statistics.median(times)
 
 
-def report(title: str, rows: list[tuple[str, str]], reaches: list[Reach]) -> None:
-    """Print what was measured, with what."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("headrace", "msgspec", "torch", "nats-py"))
-    print(f"{title}\n{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}\n")
-    for name, value in rows:
-        print(f"  {name:44} {value}")
+def report(title: str, measured: Sequence[tuple[str, str] | Table], reaches: list[Reach]) -> None:
+    """Print what was measured, with what. ``measured``: tables, or lines of a name and what was found."""
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    print(f"{title}\n{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}")
+    lines = [each for each in measured if not isinstance(each, Table)]
+    tables = [each for each in measured if isinstance(each, Table)]
+    if lines:
+        tables.insert(0, Table(("what", "measured"), lines))
+    for table in tables:
+        _print_table(table)
+    print()
     for reach in reaches:
         mark = "met" if reach.met else "MISSED"
         sign = "<=" if reach.better == "lower" else ">="
-        print(f"  {reach.name:44} {reach.measured:.4g} ({sign} {reach.reach:g}: {mark})")
-    if os.environ.get("JSON") == "1":
-        print(json.dumps({"reaches": [reach._asdict() | {"met": reach.met} for reach in reaches]}))
+        print(f"  {reach.name:60} {reach.measured:.4g} ({sign} {reach.reach:g}: {mark})")
+    if "--json" in sys.argv[1:]:
+        found = [[dict(zip(table.columns, map(_plain, row), strict=True)) for row in table.rows] for table in tables]
+        met = [reach._asdict() | {"met": reach.met} for reach in reaches]
+        print(json.dumps({"title": title, "tables": found, "reaches": met}))
+
+
+def _print_table(table: Table) -> None:
+    lines = [[_text(cell) for cell in row] for row in (table.columns, *table.rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.columns))]
+    print()
+    for line in lines:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _text(cell: Cell) -> str:
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+def _plain(cell: Cell) -> object:
+    return {"median": cell.median, "values": cell.values} if isinstance(cell, Trials) else cell

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from bench.report import Reach, report
+from bench.report import Reach, arguments, report
 from bus import FileWeights
 from headrace.models import make_tiny
 from producers import Gate, GeneratorSettings
@@ -118,7 +117,7 @@ async def measure(model: Path, swaps: int, root: Path) -> None:
 
 
 def main() -> None:
-    swaps = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    swaps = int(next(iter(arguments()), 20))
     with tempfile.TemporaryDirectory() as root:
         make_tiny(Path(root) / "tiny")
         asyncio.run(measure(Path(root) / "tiny", swaps, Path(root) / "weights"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -17,7 +16,7 @@ from typing import TypeVar
 
 import nats
 
-from bench.report import Reach, report
+from bench.report import Reach, arguments, report
 from bus import Bucket, Bus, EmbeddedServer, FileWeights, JetStreamWeights, Stored, WeightsStore, connect
 from bus.settings import LogSettings, WeightsSettings
 from bus.weights import sending
@@ -136,7 +135,7 @@ async def run(server: EmbeddedServer, root: Path, size_bytes: int) -> None:
 
 
 def main() -> None:
-    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 270
+    megabytes = int(next(iter(arguments()), 270))
     with tempfile.TemporaryDirectory() as root:
         server = EmbeddedServer.start(Path(root) / "server")
         try:
