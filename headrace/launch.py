@@ -15,7 +15,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from consumers.trainer import TrainerSettings
+from consumers.trainer import RANK_LOST, TrainerSettings
 from schemas import ConfigError
 
 from .children import tied_to
@@ -91,7 +91,9 @@ class _Launch:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             log.error("rank %d (process %d) %s: all ranks end", rank, self._processes[rank].pid, how)
         if failed:
-            self._signal(signal.SIGTERM)
+            self._send(self._processes[0], RANK_LOST)
+            for process in self._processes[1:]:
+                self._send(process, signal.SIGTERM)
             self._signal(signal.SIGCONT)  # A process that a signal stopped takes no SIGTERM.
         if pending:
             await asyncio.wait(pending, timeout=LEAVE_S)
@@ -100,9 +102,13 @@ class _Launch:
 
     def _signal(self, number: signal.Signals) -> None:
         for process in self._processes:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(number)
+            self._send(process, number)
+
+    @staticmethod
+    def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
 
 
 def _free_port() -> int:

@@ -9,10 +9,10 @@ from typing import Literal
 import msgspec
 
 from bus import Bus
-from schemas import LEDGER, ROLLOUTS, TASKS, Step
+from schemas import EVALUATIONS, LEDGER, ROLLOUTS, TASKS, Evaluated, Step
 
 from .config import FILE_NAME, RunConfig, stored
-from .evaluations import Score, plan_of
+from .evaluations import Evaluations, Score, plan_of
 from .folder import RunFolder
 from .inquiry import newest
 from .log_room import room_of
@@ -28,7 +28,7 @@ from .summary import (
 from .view import HEARTBEAT_S, RoleView, RunView
 from .watch import Watch
 
-RunPhase = Literal["running", "paused", "stopping", "finished", "interrupted"]
+RunPhase = Literal["running", "paused", "stopping", "evaluating", "finished", "interrupted"]
 
 
 class RoleState(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,14 +135,19 @@ def steps_of(folder: RunFolder) -> int | None:
     return None if config is None else config.run.steps
 
 
-def phase(*, step: int, steps: int | None, goes_on: bool, paused: bool = False, stopped: bool = False) -> RunPhase:
-    """In which state a run is that has committed ``step`` of ``steps``."""
-    if steps is not None and step >= steps:
+def phase(
+    *, step: int, steps: int | None, goes_on: bool, paused: bool = False, stopped: bool = False, to_play: int = 0
+) -> RunPhase:
+    """In which state a run is that has committed ``step`` of ``steps``; its evaluation lacks ``to_play`` plays."""
+    committed = steps is not None and step >= steps
+    if committed and not to_play:
         return "finished"
     if not goes_on:
         return "interrupted"
     if stopped:
         return "stopping"
+    if committed:
+        return "evaluating"
     return "paused" if paused else "running"
 
 
@@ -164,7 +169,14 @@ def state_of(view: RunView, *, goes_on: bool, steps: int | None, now: float, tas
     stopped = view.stopped and view.stop_asked_at > view.last_start_at
     return RunState(
         run=view.run,
-        state=phase(step=view.committed, steps=steps, goes_on=goes_on, paused=view.paused, stopped=stopped),
+        state=phase(
+            step=view.committed,
+            steps=steps,
+            goes_on=goes_on,
+            paused=view.paused,
+            stopped=stopped,
+            to_play=view.evaluation_left,
+        ),
         step=view.committed,
         steps=steps,
         version=view.version,
@@ -215,14 +227,26 @@ def _last_swap(view: RunView) -> SwapState | None:
     return SwapState(generator=swap.generator, version=swap.version, at=swap.at, pause_ms=pause_ms)
 
 
-async def run_line(bus: Bus, goes_on: bool, steps: int | None) -> RunLine:
-    """The run on one line, from the end of its ledger."""
+async def run_line(bus: Bus, goes_on: bool, config: RunConfig | None) -> RunLine:
+    """The run on one line, from the end of its ledger; ``config``: its configuration, where it is here."""
     last = [logged.event for logged in await newest(bus, LEDGER, EDGE, (Step,)) if isinstance(logged.event, Step)]
-    step = last[-1].number if last else 0
+    step, steps = last[-1].number if last else 0, None if config is None else config.run.steps
+    to_play = await _plays_missing(bus, config) if config is not None and step >= config.run.steps else 0
     return RunLine(
         run=bus.run,
-        state=phase(step=step, steps=steps, goes_on=goes_on),
+        state=phase(step=step, steps=steps, goes_on=goes_on, to_play=to_play),
         step=step,
         steps=steps,
         reward_last=mean_reward(last),
     )
+
+
+async def _plays_missing(bus: Bus, config: RunConfig) -> int:
+    """That the evaluation of the run's last version lacks."""
+    if (plan := plan_of(config)) is None:
+        return 0
+    evaluations = Evaluations()
+    async for logged in bus.read(EVALUATIONS):
+        if isinstance(logged.event, Evaluated):
+            evaluations.take(logged.event)
+    return evaluations.missing(plan, plan.steps)

@@ -17,12 +17,14 @@ import msgspec
 
 from bus import Address, Bus, BusThread, Ledger, Telemetry, open_run_files, open_weights, stream_config
 from consumers.trainer import (
+    RANK_LOST,
     Interrupt,
     Interrupted,
     Learner,
     Provenance,
     Publication,
     RankedLearner,
+    RankLost,
     Rules,
     Trainer,
     check_loss,
@@ -108,11 +110,20 @@ def _lead(
 
             trainer = _build(config, thread, folder, interrupt, build())
             with _telling(thread, trainer, config, on_stop):
-                trainer.run(on_version)
+                _run(trainer, interrupt, on_version)
     except Interrupted:
         log.info("asked to end: the step that was under way is abandoned")
         if interrupt.number and not stopped:
             raise SystemExit(128 + interrupt.number) from None
+
+
+def _run(trainer: Trainer, interrupt: Interrupt, on_version: Callable[[int], None]) -> None:
+    try:
+        trainer.run(on_version)
+    except Interrupted:
+        if interrupt.number == RANK_LOST:
+            raise RankLost("another rank has failed: all end, and go on from the last checkpoint and the log") from None
+        raise
 
 
 @contextmanager
@@ -239,12 +250,17 @@ def _telling(thread: BusThread, trainer: Trainer, config: RunConfig, on_stop: Ca
 
     telemetry, tasks = thread.call(begin, CALL_TIMEOUT_S)
 
+    failure: Exception | None = None
+
     async def end(_: Bus) -> None:
         for task in tasks:
             task.cancel()
-        await telemetry.__aexit__(None, None, None)
+        await telemetry.__aexit__(None if failure is None else type(failure), failure, None)
 
     try:
         yield
+    except Exception as error:
+        failure = error
+        raise
     finally:
         thread.call(end, CALL_TIMEOUT_S)

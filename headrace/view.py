@@ -33,9 +33,11 @@ class RoleView(msgspec.Struct, kw_only=True):
     last_seen: float = 0.0
     """Of its newest event."""
     restarts: int = 0
-    """Times that it was started again after a death, rather than after an orderly end."""
+    """Times that it was started again after a death or an error, rather than after an orderly end."""
     gauges: dict[str, float] = {}
     note: str = ""
+    failed: bool = False
+    """Whether it stopped because of an error."""
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +180,7 @@ class RunView:
         if event.state == "stopped" and (event.pid, event.host) != (role.pid, role.host) and role.pid:
             return  # The end of a process whose place another one of its name has taken.
         if event.state == "started":
-            role.restarts += role.pid != 0 and role.state != "stopped"
+            role.restarts += role.pid != 0 and (role.state != "stopped" or role.failed)
             self.last_start_at = max(self.last_start_at, at)
         if event.state == "swapped" and event.version is not None:
             initial = role.state == "started"
@@ -188,4 +190,5 @@ class RunView:
             role.state = "ready"
         else:
             role.state = event.state
+            role.failed = event.state == "stopped" and bool(event.note)
         role.pid, role.host, role.version, role.note = event.pid, event.host, event.version, event.note

@@ -4,7 +4,7 @@
 """
 
 from .checkpoint_folder import CheckpointDamaged, CheckpointUnusable, checkpoint_steps
-from .interrupt import Interrupt, Interrupted
+from .interrupt import RANK_LOST, Interrupt, Interrupted
 from .judgement import Rules
 from .learner import Learner
 from .ledger_view import LedgerView
@@ -12,15 +12,15 @@ from .log_room import Room, RoomWatch
 from .losses import check_loss
 from .machine import cpu_features, library_versions
 from .publication import Exported, Publication
-from .ranks import RankedLearner, follow
+from .ranks import RankedLearner, RankLost, follow
 from .recovery import load_newest_checkpoint, read_steps, train_again
 from .settings import TrainerSettings
 from .takeover import check_takeover
 from .trainer import Provenance, Trainer
 
 __all__ = [
-    "CheckpointDamaged", "CheckpointUnusable", "Exported", "Interrupt", "Interrupted", "Learner", "LedgerView",
-    "Provenance", "Publication", "RankedLearner", "Room", "RoomWatch", "Rules", "Trainer", "TrainerSettings",
-    "check_loss", "check_takeover", "checkpoint_steps", "cpu_features", "follow", "library_versions",
-    "load_newest_checkpoint", "read_steps", "train_again",
+    "RANK_LOST", "CheckpointDamaged", "CheckpointUnusable", "Exported", "Interrupt", "Interrupted", "Learner",
+    "LedgerView", "Provenance", "Publication", "RankLost", "RankedLearner", "Room", "RoomWatch", "Rules", "Trainer",
+    "TrainerSettings", "check_loss", "check_takeover", "checkpoint_steps", "cpu_features", "follow",
+    "library_versions", "load_newest_checkpoint", "read_steps", "train_again",
 ]  # fmt: skip

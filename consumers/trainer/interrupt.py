@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as an exception that abandons a step, but never splits a commit."""
+"""Signals that ask a trainer to end, as an exception that abandons a step, but never splits a commit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+RANK_LOST = signal.SIGUSR1
+"""How rank 0 is asked to end because another rank has failed: in order, but it counts as a death."""
 
 
 class Interrupted(BaseException):
@@ -31,7 +34,7 @@ class Interrupt:
 
     def install(self) -> None:
         """Take the signals; from the main thread only."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, RANK_LOST):
             signal.signal(number, self._on_signal)
 
     @contextmanager

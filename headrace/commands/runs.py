@@ -10,7 +10,7 @@ from bus import Bus
 from headrace.folder import RunFolder, all_runs
 from headrace.inquiry import Place, ask
 from headrace.readable import number, printable
-from headrace.state import RunLine, run_line, steps_of
+from headrace.state import RunLine, config_of, run_line
 from schemas import HeadraceError
 
 from . import options, output
@@ -38,10 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
 def line_of(folder: RunFolder) -> RunLine:
     """How a run stands; one that cannot be read does not hide the others."""
     try:
-        steps = steps_of(folder)
+        config = config_of(folder)
 
         async def question(bus: Bus, goes_on: bool) -> RunLine:
-            return await run_line(bus, goes_on, steps)
+            return await run_line(bus, goes_on, config)
 
         return ask(Place(folder.name, folder), question)
     except HeadraceError as error:

@@ -146,16 +146,32 @@ def test_evaluated_versions_stay_in_the_store(finished: Finished) -> None:
     assert versions == {str(version) for version in range(0, STEPS + 1, EVERY)}
 
 
+def states(up: Up) -> tuple[str, str]:
+    """What ``headrace status`` and ``headrace runs`` call it."""
+
+    def printed(command: str, *arguments: str) -> Any:
+        line = [sys.executable, "-m", "headrace", command, *arguments, "--dir", str(up.folder.parent), "--json"]
+        return json.loads(subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+    return printed("status", up.folder.name)["state"], printed("runs")[0]["state"]
+
+
 def test_a_run_that_was_stopped_during_its_last_evaluation_goes_on_with_it(start: Start, tmp_path: Path) -> None:
     sets = ["run.steps=1", "evaluation.every_steps=9", "evaluation.tasks=100", 'evaluation.environments=["reverse"]']
     up = start(tmp_path, sets=sets)
     up.until("step   1/")
     asyncio.run(until_evaluated(up, 1, 5))
+    [generator] = up.running("generate")
+    generator.suspend()
+    assert states(up) == ("evaluating", "evaluating")
+    generator.resume()
     up.process.terminate()
     up.process.wait(timeout=30)
+    assert states(up) == ("interrupted", "interrupted")
     assert "was stopped before version 1 was evaluated: the same command goes on with it" in up.progress.read_text()
     summary = start(tmp_path, sets=sets).end()
     assert [(each["version"], each["tasks"]) for each in summary["evaluations"]] == [(0, 100), (1, 100)]
+    assert states(up) == ("finished", "finished")
     again = start(tmp_path, sets=sets)
     assert again.process.wait(timeout=60) == 1
     assert "is finished: step 1 of 1 is committed" in again.progress.read_text()

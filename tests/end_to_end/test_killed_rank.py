@@ -30,7 +30,8 @@ def test_a_killed_rank_ends_the_step_and_recovery_brings_all_back(
     family["1"].kill()
     _, left = psutil.wait_procs(family.values(), timeout=10)
     assert left == [], "a rank has outlived the others"
-    assert up.end()["steps"] == 6
+    summary = up.end()
+    assert (summary["steps"], summary["restarts"]["trainer"]) == (6, 1)
     assert "trainer ended with 137 and is started again" in up.progress.read_text()
     told = (up.folder / "logs" / "trainer.log").read_text()
     assert f"rank 1 (process {family['1'].pid}) was ended by SIGKILL: all ranks end" in told

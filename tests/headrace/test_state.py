@@ -62,6 +62,16 @@ def test_phase_follows_from_steps_and_from_what_was_asked(
     assert phase(step=step, steps=10, goes_on=goes_on, paused=paused, stopped=stopped) == expected
 
 
+@pytest.mark.parametrize(
+    ("goes_on", "stopped", "expected"),
+    [(True, False, "evaluating"), (True, True, "stopping"), (False, False, "interrupted")],
+)
+def test_a_run_whose_last_version_is_not_evaluated_is_not_finished(
+    goes_on: bool, stopped: bool, expected: RunPhase
+) -> None:
+    assert phase(step=10, steps=10, goes_on=goes_on, stopped=stopped, to_play=3) == expected
+
+
 def test_stop_counts_until_something_starts_again() -> None:
     stop, start = examples.control(action="stop", limit=None), examples.lifecycle(state="started", details={})
     assert state(start, stop).stopped

@@ -54,6 +54,13 @@ def test_a_start_after_an_orderly_end_is_none() -> None:
     assert role.restarts == 0
 
 
+def test_a_start_after_an_error_is_a_restart() -> None:
+    ended = life("stopped", pid=7, note="EngineError: the engine core has died")
+    late = examples.metric(note="")  # Its last gauges are in another stream.
+    role = view_of(life("started", pid=7), ended, late, life("started", pid=8)).roles["generator/gen-0"]
+    assert role.restarts == 1
+
+
 def test_gauges_are_summed_over_a_roles_instances() -> None:
     view = view_of(
         examples.metric(gauges={"running": 3.0}),
