@@ -1,12 +1,14 @@
-"""A run on a mix of reasoning-gym tasks and questions of a file trains: each environment's groups are in its steps.
+"""A run on a mix of environments of every origin trains.
 
-The model is a random one with a token for each byte and a chat template. A short warm-up teaches it to answer with a
-number, which is right often enough for groups whose members differ.
+Tasks of reasoning-gym, questions of a file, and two tasksets of verifiers, one of which has a tool. The model is a
+random one with a token for each byte and a chat template. A short warm-up teaches it to answer with a number, which is
+right often enough for groups whose members differ.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -27,7 +29,9 @@ from tests.end_to_end.conftest import ROOT
 from tests.end_to_end.logbook import check, read_logbook
 from tests.extras import needs
 
-pytestmark = [pytest.mark.timeout(400), needs("reasoning_gym")]
+pytestmark = [pytest.mark.timeout(400), needs("reasoning_gym"), needs("verifiers")]
+
+TASKSETS = ROOT / "tests" / "environments" / "verifiers_tasksets"
 
 START, END = "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
@@ -36,14 +40,20 @@ TEMPLATE = (
 )
 GCD = {"task": "gcd", "tags": False, "params": {"max_value": 9}, "max_tokens": 4}
 FILE = {"path": "configs/data/arithmetic.jsonl", "template": "{question}", "score": "numeric", "max_tokens": 4}
-MIX = {
+SHOWN = {
     "gcd": EnvironmentSettings(name="gcd", kind="reasoning_gym", args=GCD),
     "file": EnvironmentSettings(name="file", kind="jsonl", weight=0.5, args=FILE),
+}
+ECHO = {"id": "vf-echo", "args": {"words": ["1", "2", "3"]}, "max_tokens": 4}
+CALCULATOR = {"id": "vf-calculator", "args": {"task": {"shared": True}}, "max_tokens": 4}
+MIX = SHOWN | {
+    "echo": EnvironmentSettings(name="echo", kind="verifiers", args=ECHO),
+    "calculator": EnvironmentSettings(name="calculator", kind="verifiers", weight=0.5, args=CALCULATOR),
 }
 CONFIG = """
 [run]
 name = "mixed"
-steps = 4
+steps = 5
 
 [generator]
 engine = "tests.stand_in.engine:StandInEngine"
@@ -55,7 +65,7 @@ kv_cache_gib = 0.5
 groups_per_step = 6
 group_size = 6
 row_tokens = 256
-checkpoint_every = 4
+checkpoint_every = 5
 """
 
 
@@ -75,7 +85,7 @@ def bytes_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     sizes = {"vocab_size": tokenizer.get_vocab_size(), "eos_token_id": end_id, "pad_token_id": None}
     model = Qwen3ForCausalLM(Qwen3Config(**{**tiny.CONFIG, **sizes, "num_hidden_layers": 2}))  # type: ignore[no-untyped-call]
-    played = {name: load_environment(settings, seed=99) for name, settings in MIX.items()}
+    played = {name: load_environment(settings, seed=99) for name, settings in SHOWN.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warmup, "BATCH", 24)
         warmup.warm_up(model, load_tokenizer(folder), played, seed=0, report=print)
@@ -94,13 +104,17 @@ def test_run_on_a_mix_trains_every_environment(bytes_model: Path, tmp_path: Path
     )
     config.write_text(f'{CONFIG}\n[model]\npath = "{bytes_model}"\n{environments}')
     command = [sys.executable, "-m", "headrace", "up", str(config), "--dir", str(tmp_path), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    env = os.environ | {"PYTHONPATH": str(TASKSETS)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     book = read_logbook(tmp_path / "mixed")
     check(book)
     trained = Counter(group.env for step in book.steps for group in step.groups)
-    assert len(book.steps) == 4
-    assert set(trained) == set(MIX)
+    assert len(book.steps) == 5
+    # Nothing has shown the model how the calculator is called: its groups are scored, and may be all alike.
+    assert {*SHOWN, "echo"} <= set(trained)
+    scored = Counter(rollout.env for rollout in book.rollouts.values() if rollout.reward is not None)
+    assert set(scored) == set(MIX)
     assert not [rollout for rollout in book.rollouts.values() if rollout.error and rollout.error.kind != "stale"]
 
 
