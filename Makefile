@@ -11,7 +11,7 @@ EXTRA ?=
 ARGS ?=
 WORKERS ?= 2
 BIN := .venv/bin
-BENCHMARKS := $(filter-out __init__ report trials,$(patsubst bench/%.py,%,$(patsubst %/__main__.py,%.py,$(wildcard bench/*.py bench/*/__main__.py))))
+BENCHMARKS := $(filter-out __init__ report runs trials,$(patsubst bench/%.py,%,$(patsubst %/__main__.py,%.py,$(wildcard bench/*.py bench/*/__main__.py))))
 SETUP := $(or $(PYTHON),python3) -m tools.setup $(if $(PYTHON),--python-chosen) $(if $(EXTRA),--extra $(EXTRA))
 
 .DEFAULT_GOAL := help

@@ -18,6 +18,8 @@ class LogSettings(Settings, frozen=True, kw_only=True):
     """Limit of the ROLLOUTS stream, and of EVALUATIONS, in GiB; publishers wait when it is reached."""
     replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
     """Copies of each stream: 3 on a cluster."""
+    compression: Literal["none", "s2"] = "none"
+    """Whether the server compresses what it stores of the events: docs/performance.md has what it saves and costs."""
 
 
 class WeightsSettings(Settings, frozen=True, kw_only=True):
@@ -29,6 +31,9 @@ class WeightsSettings(Settings, frozen=True, kw_only=True):
     """Where they lie in between: in a folder that all see, or in NATS itself, where nothing else is shared."""
     keep: Annotated[int, msgspec.Meta(ge=0)] = 8
     """How many of the newest versions stay in the store, besides those that are evaluated; 0 keeps all."""
+    whole_every: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """Each so many versions are stored whole; of those between, only what changed since the version before: exact, and
+    in bfloat16 a hundredth of the bytes. 1 stores each whole."""
     max_gib: Annotated[float, msgspec.Meta(gt=0)] = 8.0
     """Limit of the bucket in NATS in GiB: the model, the versions kept, those that are evaluated, and one more. The
     trainer waits when it is full."""

@@ -55,6 +55,7 @@ def stream_config(spec: StreamSpec, run: str, log: LogSettings, weights: Weights
     if spec.max_bytes is None:
         config["max_bytes"] = int(log.max_gib * GIB)
     return config | {
+        "compression": log.compression,
         "max_msg_size": largest_message_bytes(spec),
         "republish": {"src": ">", "dest": stored_subject(spec.name(run)), "headers_only": True},
     }

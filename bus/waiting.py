@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from schemas import BusError
 
@@ -13,12 +14,12 @@ class Waiting:
     """Waits under way, by subject. The server says subjects in lower case when it refuses one."""
 
     def __init__(self) -> None:
-        self._troubles: dict[str, dict[asyncio.Future[None], str]] = {}
+        self._troubles: dict[str, dict[asyncio.Future[Any], str]] = {}
 
     @contextmanager
-    def for_answer(self, subject: str) -> Iterator[asyncio.Future[None]]:
+    def for_answer(self, subject: str) -> Iterator[asyncio.Future[Any]]:
         """A future that gets an exception where the answer will not come within the block; else it stays pending."""
-        trouble: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        trouble: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         troubles = self._troubles.setdefault(subject.lower(), {})
         troubles[trouble] = subject
         try:

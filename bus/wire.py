@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -41,6 +40,8 @@ ELSEWHERE_S = 2.0
 """How long another server of the address may take to let us in when one has refused us for good."""
 ANSWER_S, CLOSE_S = 1.0, 1.0
 """On the way out: most time for what is still to be sent, and for closing. A server that is stopped takes neither."""
+CANCEL_S = 0.1
+NO_RESPONDERS = "503"
 _REFUSAL = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 
 
@@ -78,7 +79,11 @@ class Wire:
             self._rejected.cancel()
             self._up.set()
         except BaseException:
-            connecting.cancel()
+            while not connecting.done():
+                # Again and again: nats-py waits with asyncio.wait_for, which in Python 3.11 loses a cancellation that
+                # comes as the wait ends, and then it would try the servers for ever.
+                connecting.cancel()
+                await asyncio.wait({connecting}, timeout=CANCEL_S)
             await asyncio.gather(connecting, return_exceptions=True)
             await self.close()
             raise
@@ -227,11 +232,15 @@ class Wire:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._up.wait()
+        self._raise_if_gone()
+        return self._up.is_set()
+
+    def _raise_if_gone(self) -> None:
+        """Raise where no answer will come on this connection, nor on one that replaces it."""
         if self._dead is not None:
             raise self._dead
         if self._deaf is not None:
             raise self._deaf
-        return self._up.is_set()
 
     async def answers(self, timeout_s: float) -> bool:
         """Whether the server answers within ``timeout_s``; then it has all that was sent before."""
@@ -250,26 +259,22 @@ class Wire:
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, *, timeout_s: float
     ) -> Msg:
         """One answer. Raises Denied, Unanswered, or ServerUnreachable where the connection is gone for good."""
-        began = time.monotonic()
-        if not await self.wait_connected(timeout_s):
-            raise Unanswered(f"no connection to {self.address.url} ({self._last_error})")
-        left_s = max(0.001, timeout_s - (time.monotonic() - began))
-        asking = asyncio.ensure_future(self._client.request(subject, payload, timeout=left_s, headers=headers))
         try:
-            with self._waiting.for_answer(subject) as trouble:
-                ends: set[asyncio.Future[Any]] = {asking, trouble}
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                if asking.done():
-                    return asking.result()
-                raise trouble.exception() or AssertionError("trouble without an exception")
-        except nats.errors.NoRespondersError:
-            raise Unanswered("nobody answers (503)", no_responders=True) from None
-        except (TimeoutError, nats.errors.Error, OSError) as error:
-            raise Unanswered(f"no answer within {timeout_s:g} s ({type(error).__name__})") from None
-        finally:
-            asking.cancel()
-            if asking.done() and not asking.cancelled():
-                asking.exception()  # Taken note of, so that asyncio does not complain about it.
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
+                self._raise_if_gone()
+                with self._waiting.for_answer(subject) as answer:
+                    await self._client.ask(subject, payload, headers, answer)
+                    message: Msg = await answer
+        except TimeoutError:
+            if not self._up.is_set():
+                raise Unanswered(f"no connection to {self.address.url} ({self._last_error})") from None
+            raise Unanswered(f"no answer within {timeout_s:g} s") from None
+        except (nats.errors.Error, OSError) as error:
+            raise Unanswered(f"not sent: {error} ({type(error).__name__})") from None
+        if message.headers and message.headers.get(Header.STATUS) == NO_RESPONDERS:
+            raise Unanswered("nobody answers (503)", no_responders=True)
+        return message
 
     async def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """A JetStream request's decoded answer; asked again for 10 s, so only what may be done twice is asked here.

@@ -18,7 +18,7 @@ from schemas import HeadraceError
 
 COMMANDS = (
     "up", "dispatch", "generate", "train", "sink", "topology", "status", "tail", "runs", "pause", "resume", "stop",
-    "show", "replay", "decode", "schemas", "model", "env", "keys", "doctor",
+    "show", "replay", "decode", "schemas", "model", "env", "keys", "plan", "doctor",
 )  # fmt: skip
 MODULE_OF = {
     "dispatch": "role", "generate": "role", "train": "role", "sink": "role",

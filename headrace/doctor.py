@@ -180,8 +180,9 @@ def disk(folder: Path, config: RunConfig | None) -> Finding:
         all_versions = range(config.run.steps + 1)
         staying = sum(config.evaluation.due(version, last=config.run.steps) for version in all_versions)
         versions = min(config.weights.keep + staying, len(all_versions)) if config.weights.keep else len(all_versions)
-        if config.weights.store == "jetstream":  # the model as well, and what each generator has fetched
-            versions += 1 + 2 * config.generator.count
+        by_nats = config.weights.store == "jetstream"
+        if by_nats or config.weights.whole_every > 1:  # what each generator has fetched, or made of deltas
+            versions += by_nats + 2 * config.generator.count  # the model as well
         needed += config.log.max_gib + weights * (3 * checkpoints + versions)
     barred = ""
     if not place.is_dir():

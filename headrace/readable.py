@@ -53,7 +53,8 @@ def _what(event: Event) -> str:
         case Step():
             return f"step {event.number} of {len(event.groups)} groups{_pairs(event.metrics)}"
         case Weights():
-            return f"weights v{event.version} {event.dtype} {event.size_bytes / 1e6:.1f} MB {event.sha256[:12]}"
+            delta = "" if event.delta_bytes is None else f", delta of {event.delta_bytes / 1e6:.3f} MB"
+            return f"weights v{event.version} {event.dtype} {event.size_bytes / 1e6:.1f} MB{delta} {event.sha256[:12]}"
         case Lifecycle():
             version = "" if event.version is None else f" v{event.version}"
             note = f" {printable(event.note)}" if event.note else ""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from bus import Address, Bus, Unanswered, connect, open_run_files, open_weights
+from bus import Address, Bus, Unanswered, connect, keep_freed_memory, open_run_files, open_weights
 from consumers.sinks import run_archive, run_dead, run_metrics
 from environments import Environment, load_environment, load_tokenizer
 from headrace.models import check_model
@@ -45,6 +45,7 @@ FAILED, FINAL, UNREACHABLE = 1, 3, 4
 
 def run_role(body: Callable[[], None]) -> int:
     """Run one role; returns the exit code. A fault with a message gets one line, any other a stack trace."""
+    keep_freed_memory()
     try:
         body()
     except HeadraceError as error:

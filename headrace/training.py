@@ -108,8 +108,9 @@ def _lead(
                     _put_run_files(config, thread)
                 version = announced
 
-            trainer = _build(config, thread, folder, interrupt, build())
-            with _telling(thread, trainer, config, on_stop):
+            publication = _publication(config, thread, folder)
+            trainer = _build(config, thread, publication, interrupt, build())
+            with _telling(thread, trainer, publication, config, on_stop):
                 _run(trainer, interrupt, on_version)
     except Interrupted:
         log.info("asked to end: the step that was under way is abandoned")
@@ -164,8 +165,8 @@ def _put_run_files(config: RunConfig, thread: BusThread) -> None:
             log.info("%s is put into NATS", name)
 
 
-def _build(config: RunConfig, thread: BusThread, folder: RunFolder, interrupt: Interrupt, learner: Learner) -> Trainer:
-    publication = Publication(
+def _publication(config: RunConfig, thread: BusThread, folder: RunFolder) -> Publication:
+    return Publication(
         thread,
         thread.call(_ledger, CALL_TIMEOUT_S),
         open_weights(
@@ -177,7 +178,13 @@ def _build(config: RunConfig, thread: BusThread, folder: RunFolder, interrupt: I
         ),
         run=config.run.name,
         dtype=config.weights.dtype,
+        whole_every=config.weights.whole_every,
     )
+
+
+def _build(
+    config: RunConfig, thread: BusThread, publication: Publication, interrupt: Interrupt, learner: Learner
+) -> Trainer:
     return Trainer(
         thread,
         learner,
@@ -237,8 +244,10 @@ async def _ledger(bus: Bus) -> Ledger:
 
 
 @contextmanager
-def _telling(thread: BusThread, trainer: Trainer, config: RunConfig, on_stop: Callable[[], None]) -> Iterator[None]:
-    """Telemetry, and a person's ``stop``, while the trainer runs."""
+def _telling(
+    thread: BusThread, trainer: Trainer, publication: Publication, config: RunConfig, on_stop: Callable[[], None]
+) -> Iterator[None]:
+    """Telemetry, a person's ``stop``, and weights that a generator cannot make, while the trainer runs."""
 
     async def begin(bus: Bus) -> tuple[Telemetry, list[asyncio.Task[None]]]:
         telemetry = Telemetry(bus, lambda: trainer.gauges, interval_s=config.generator.metric_interval_s)
@@ -246,7 +255,8 @@ def _telling(thread: BusThread, trainer: Trainer, config: RunConfig, on_stop: Ca
         telemetry.ready()
         listening = asyncio.create_task(stop_on_request(bus, on_stop))
         beating = asyncio.create_task(heartbeat.keep_beating(lambda: bus.connected))
-        return telemetry, [listening, beating]
+        mending = asyncio.create_task(publication.mend_on_demand(bus))
+        return telemetry, [listening, beating, mending]
 
     telemetry, tasks = thread.call(begin, CALL_TIMEOUT_S)
 

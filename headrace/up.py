@@ -35,6 +35,9 @@ from .view import RunView
 from .watch import Watch
 
 REDRAW_S = 1.0
+LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""For a trainer, which makes a file of all weights each step: glibc asks for large pages, where Linux leaves that to
+programs. Measured for 540 MB: 0.08 s of CPU time instead of 0.45, nearly all of it page faults."""
 
 
 def up(config: RunConfig, parent: Path, console: Console, *, accept_changes: bool = False) -> Summary:
@@ -189,10 +192,11 @@ def role_commands(
     place = ["--dir", str(folder.path.parent)]
 
     def command(name: str, role: BusRole, *arguments: str, essential: bool = False) -> RoleCommand:
+        own = LARGE_PAGES if role == "trainer" else {}
         return RoleCommand(
             name=name,
             arguments=[*arguments, stored, *place],
-            environment=environment_for(server.address(role)),
+            environment=environment_for(server.address(role)) | own,
             essential=essential,
         )
 

@@ -152,7 +152,11 @@ class RunView:
             case Lifecycle() as lifecycle:
                 self._live(lifecycle, logged.time)
             case Metric() as metric:
+                heard_before = f"{metric.role}/{metric.id}" in self.roles
                 role = self._role(metric.role, metric.id, logged.time)
+                if not heard_before:
+                    # TELEMETRY drops its oldest: with 200 generators after an hour, and how they began with them.
+                    role.state = "ready"
                 role.gauges, role.version, role.note = metric.gauges, metric.version, metric.note
             case Control() as control:
                 self._control(control, logged.time)

@@ -11,10 +11,11 @@ from .generator import (
     Player,
     SamplingRequest,
     WeightsFeed,
+    too_late,
 )
 from .held_out import evaluation_tasks
 
 __all__ = [
     "Aborted", "Admission", "Dispatcher", "Engine", "Evaluator", "Gate", "Generator", "GeneratorSettings",
-    "Player", "SamplingRequest", "TaskSource", "WeightsFeed", "evaluation_tasks",
+    "Player", "SamplingRequest", "TaskSource", "WeightsFeed", "evaluation_tasks", "too_late",
 ]  # fmt: skip

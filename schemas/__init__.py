@@ -31,6 +31,7 @@ from .errors import (
 )
 from .events import (
     EVENT_TYPES,
+    WEIGHTS_MISSING,
     AnyEvent,
     Closed,
     Control,
@@ -47,6 +48,7 @@ from .events import (
     Positive,
     Role,
     Rollout,
+    Sha256,
     Span,
     Step,
     Task,
@@ -81,12 +83,12 @@ from .validation import GREATEST_LOGPROB, LEAST_LOGPROB, MAX_ROLLOUT_TOKENS, che
 __all__ = [
     "CONTROL", "DEAD", "EVALUATIONS", "EVENT_TYPES", "GREATEST_LOGPROB", "JSON", "LEAST_LOGPROB", "LEDGER",
     "MAX_PAYLOAD_BYTES", "MAX_ROLLOUT_TOKENS", "MESSAGE_ID", "MSGPACK", "PREFIX", "ROLLOUTS", "STREAMS", "TASKS",
-    "TELEMETRY", "WEIGHTS_BUCKET", "AnyEvent", "BucketSpec", "BusError", "Closed", "ConfigError", "Control", "Dead",
-    "EngineError", "EnvironmentFault", "EnvironmentSettings", "Evaluated", "EvaluationSettings", "Event",
-    "EventInvalid", "Failure", "Fenced", "GroupTask", "HeadraceError", "LeftOutReason", "Lifecycle", "LogGap", "Metric",
-    "ModelError", "ModelSettings", "Natural", "Played", "PolicySettings", "Positive", "PublishFailed", "Role",
-    "Rollout", "RunError", "RunSettings", "ServerUnfit", "ServerUnreachable", "Span", "Step", "StreamMismatch",
-    "StreamSpec", "Task", "Term", "Timings", "TrainedGroup", "Turn", "Weights", "WeightsError", "as_json", "check_name",
-    "check_outcome", "content_type", "decode", "decode_as", "encode", "event_name", "event_tag", "headers_of",
-    "message_id", "nearest", "stream_for", "subject_filter", "subject_of", "validate",
+    "TELEMETRY", "WEIGHTS_BUCKET", "WEIGHTS_MISSING", "AnyEvent", "BucketSpec", "BusError", "Closed", "ConfigError",
+    "Control", "Dead", "EngineError", "EnvironmentFault", "EnvironmentSettings", "Evaluated", "EvaluationSettings",
+    "Event", "EventInvalid", "Failure", "Fenced", "GroupTask", "HeadraceError", "LeftOutReason", "Lifecycle", "LogGap",
+    "Metric", "ModelError", "ModelSettings", "Natural", "Played", "PolicySettings", "Positive", "PublishFailed",
+    "Role", "Rollout", "RunError", "RunSettings", "ServerUnfit", "ServerUnreachable", "Sha256", "Span", "Step",
+    "StreamMismatch", "StreamSpec", "Task", "Term", "Timings", "TrainedGroup", "Turn", "Weights", "WeightsError",
+    "as_json", "check_name", "check_outcome", "content_type", "decode", "decode_as", "encode", "event_name",
+    "event_tag", "headers_of", "message_id", "nearest", "stream_for", "subject_filter", "subject_of", "validate",
 ]  # fmt: skip

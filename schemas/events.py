@@ -146,11 +146,17 @@ class Played(Event, frozen=True, kw_only=True):
         """float32 [S], a view of the payload."""
         return np.frombuffer(self.logprobs, dtype="<f4")
 
+    def replies(self) -> list[slice]:
+        """Where the reply of each turn lies in ``tokens``, in order."""
+        ends = accumulate(turn.context + turn.sampled for turn in self.turns)
+        return [slice(end - turn.sampled, end) for turn, end in zip(self.turns, ends, strict=True)]
+
     def loss_mask(self) -> npt.NDArray[np.bool_]:
         """Mask [T], bool: True where the token was sampled by the policy."""
-        lengths = [n for turn in self.turns for n in (turn.context, turn.sampled)]
-        sampled = np.tile(np.array([False, True]), len(self.turns))
-        return np.repeat(sampled, lengths)
+        sampled_T = np.zeros(sum(turn.context + turn.sampled for turn in self.turns), np.bool_)
+        for reply in self.replies():
+            sampled_T[reply] = True
+        return sampled_T
 
     def token_versions(self) -> npt.NDArray[np.int32]:
         """int32 [S]: the weights version that sampled each token."""
@@ -317,7 +323,9 @@ class Weights(Event, frozen=True, kw_only=True, tag="weights.v1"):
     dtype: Literal["float32", "bfloat16"]
     """Of the parameters in it."""
     base: Natural | None = None
-    """Version that a delta applies to; None for whole weights."""
+    """Version that the stored delta applies to, which makes this file of that one; None where there is no delta."""
+    delta_bytes: Natural | None = None
+    """Of that delta; None where there is none. Where there is one, the whole file may be stored beside it."""
 
 
 class Lifecycle(Event, frozen=True, kw_only=True, tag="lifecycle.v1"):
@@ -354,6 +362,10 @@ class Metric(Event, frozen=True, kw_only=True, tag="metric.v1"):
     """Name to value, at the time of the event."""
     note: str = ""
     """What holds it up, in words; empty while nothing does."""
+
+
+WEIGHTS_MISSING = "weights_missing"
+"""Gauge of a generator that cannot make weights of this version out of deltas: the trainer puts them whole."""
 
 
 class Control(Event, frozen=True, kw_only=True, tag="control.v1"):

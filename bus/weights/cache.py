@@ -1,4 +1,4 @@
-"""Weights that were read from NATS, in a folder of this machine where an engine finds them.
+"""Weights that were read from NATS, or made of deltas, in a folder of this machine where an engine finds them.
 
     ROOT/<sha256>/model.safetensors
 
@@ -25,6 +25,23 @@ class Cache:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._root.is_dir() or not any(is_sha256(path.name) for path in self._root.iterdir())
+
+    def holds(self, sha256: str, size_bytes: int) -> bool:
+        """Whether it has these weights, by name and size alone."""
+        file = self._root / sha256 / FILE
+        return file.is_file() and file.stat().st_size == size_bytes
+
+    def folder(self, sha256: str) -> Path:
+        """Where these weights lie, if they do."""
+        return self._root / sha256
+
+    def drop(self, sha256: str) -> None:
+        """Have these weights no longer."""
+        shutil.rmtree(self._root / sha256, ignore_errors=True)
 
     def find(self, sha256: str, size_bytes: int) -> Path | None:
         """The folder that has these weights, verified once more. Raises WeightsError where the disk cannot be read."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import mmap
 import os
 import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -32,17 +35,17 @@ class NewFile:
         except OSError as error:
             raise self._refused(error) from error
 
-    def take(self, pieces: list[bytes]) -> None:
+    def take(self, pieces: Iterable[bytes | memoryview]) -> None:
         """Append. Raises WeightsError where it becomes larger than it should be, or the disk refuses."""
-        self._written += sum(len(piece) for piece in pieces)
-        if self._written > self._size_bytes:
-            raise WeightsError(f"{self._what} should have {self._size_bytes} bytes and has more: they are not used")
-        try:
-            for piece in pieces:
-                self._hash.update(piece)
+        for piece in pieces:
+            self._written += len(piece)
+            if self._written > self._size_bytes:
+                raise WeightsError(f"{self._what} should have {self._size_bytes} bytes and has more: they are not used")
+            self._hash.update(piece)
+            try:
                 write_all(self._file.fileno(), memoryview(piece))
-        except OSError as error:
-            raise self._refused(error) from error
+            except OSError as error:
+                raise self._refused(error) from error
 
     def finish(self) -> None:
         """Give it its name. Raises WeightsError where it is not what it should be."""
@@ -83,6 +86,17 @@ def sha256_of(path: Path) -> str:
     """In hexadecimal, of a file that is read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[memoryview]:
+    """The bytes of a file, without reading it whole. Raises OSError."""
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages, memoryview(pages) as view:
+            yield view
 
 
 def write_durably(path: Path, view: memoryview) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 NUID = re.compile(r"[A-Za-z0-9_]{1,64}")
 _DIGEST = "SHA-256="
-_VERSIONS = "versions"
+_VERSIONS, _BASE = "versions", "base"
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -50,11 +50,20 @@ class ObjectInfo(msgspec.Struct, frozen=True, kw_only=True):
         words = self.metadata.get(_VERSIONS, "").split()
         return frozenset(int(word) for word in words if word.isdecimal())
 
+    @property
+    def base(self) -> str:
+        """sha256 of the weights that a delta applies to; empty for what is no delta."""
+        return self.metadata.get(_BASE, "")
 
-def labels(versions: frozenset[int]) -> tuple[dict[str, str], str]:
-    """Metadata and description of an object that has these versions of the weights."""
+
+def labels(versions: frozenset[int], base: str = "") -> tuple[dict[str, str], str]:
+    """Metadata and description of an object that has these versions of the weights, of a delta from ``base``."""
     words = " ".join(str(version) for version in sorted(versions))
-    return ({_VERSIONS: words}, f"weights {words}") if versions else ({}, "")
+    metadata = {_VERSIONS: words} if versions else {}
+    description = f"weights {words}" if versions else ""
+    if base:
+        return metadata | {_BASE: base}, f"delta to {description or 'a base of later weights'}"
+    return metadata, description
 
 
 def digest_of(sha256: str) -> str:

@@ -19,11 +19,12 @@ def open_weights(
 ) -> WeightsStore:
     """The store of the bus's run. Use it in the bus's event loop.
 
-    ``shared``: folder of a store of files. ``cache``: folder for what is read from NATS, of this process alone.
+    ``shared``: folder of a store of files. ``cache``: folder for what is read from NATS or made of deltas, of
+    this process alone.
     ``stays``: versions that are never pruned.
     """
     if settings.store == "file":
-        return FileWeights(shared, settings.keep, stays)
+        return FileWeights(shared, settings.keep, stays, cache=cache)
     return JetStreamWeights(Bucket(bus), settings.keep, cache, stays)
 
 

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import mmap
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from bus.patience import Patience
 from schemas import ModelError, WeightsError
 
 from .bucket import Bucket
-from .disk import NewFile, reason, sha256_of, sha256_of_bytes
+from .disk import NewFile, mapped, reason, sha256_of, sha256_of_bytes
 from .objects import ObjectInfo, sha256_in
 from .reading import read_object
 from .sending import put_object
@@ -56,7 +53,7 @@ class RunFiles:
 
     async def _put_file(self, name: str, path: Path) -> bool:
         try:
-            with _mapped(path) as view:
+            with mapped(path) as view:
                 sha256 = await asyncio.to_thread(sha256_of_bytes, view)
                 return await put_object(self._bucket, name, view, sha256)
         except OSError as error:
@@ -121,14 +118,3 @@ def _new(path: Path, info: ObjectInfo, sha256: str) -> NewFile:
 
 def _is_there(path: Path, size_bytes: int, sha256: str) -> bool:
     return path.is_file() and path.stat().st_size == size_bytes and sha256_of(path) == sha256
-
-
-@contextmanager
-def _mapped(path: Path) -> Iterator[memoryview]:
-    """The bytes of a file, without reading it whole."""
-    with path.open("rb") as file:
-        if path.stat().st_size == 0:
-            yield memoryview(b"")
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
-            yield view

@@ -36,11 +36,17 @@ class _Interfered(Exception):
 
 
 async def put_object(
-    bucket: Bucket, name: str, payload: memoryview, sha256: str, *, versions: frozenset[int] = frozenset()
+    bucket: Bucket,
+    name: str,
+    payload: memoryview,
+    sha256: str,
+    *,
+    versions: frozenset[int] = frozenset(),
+    base: str = "",
 ) -> bool:
     """Make ``payload``, whose digest is ``sha256``, durable under ``name``. Whether it had to be sent.
 
-    It is not where the same lies there whole. ``versions``: of the weights, if they are any.
+    It is not where the same lies there whole. ``versions``: of the weights, if they are any. ``base``: of a delta.
     A server that is away and a full bucket are waited out, with a log line each 10 s. Raises WeightsError or Denied
     where waiting cannot help.
     """
@@ -57,7 +63,7 @@ async def put_object(
             # Another trainer that does not know yet that it is fenced, or a person with the nats CLI.
             log.warning("%s: begun anew: %s", sender.what, error)
             await bucket.purge_chunks(sender.nuid)
-    metadata, description = labels(versions)
+    metadata, description = labels(versions, base)
     info = ObjectInfo(
         name=name,
         description=description,
@@ -75,7 +81,7 @@ async def put_object(
 
 async def label_object(bucket: Bucket, info: ObjectInfo, versions: frozenset[int]) -> None:
     """Have a stored object say these versions."""
-    metadata, description = labels(versions)
+    metadata, description = labels(versions, info.base)
     if info.metadata != metadata or info.description != description:
         await _announce(bucket, msgspec.structs.replace(info, metadata=metadata, description=description))
 

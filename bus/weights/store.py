@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from schemas import Weights, WeightsError
+
+from .delta import Delta
 
 FILE = "model.safetensors"
 """Name of the weights in the folder that ``fetch`` returns; engines look for it."""
@@ -41,8 +43,15 @@ class WeightsStore(Protocol):
         """
         ...
 
+    async def put_delta(self, delta: Delta, *, version: int) -> Stored:
+        """Make durable what makes ``version`` of an earlier one; returns what to announce: the whole weights.
+
+        The same twice is the same as once. Raises WeightsError where it is refused.
+        """
+        ...
+
     async def fetch(self, weights: Weights) -> Path:
-        """A folder with ``model.safetensors``, its size and sha256 verified.
+        """A folder with ``model.safetensors``, its size and sha256 verified; made of deltas where ``base`` is set.
 
         Raises WeightsError where the weights are not there, pruned, damaged, or not what was announced.
         """
@@ -53,7 +62,7 @@ class WeightsStore(Protocol):
         ...
 
     async def prune(self) -> list[int]:
-        """Remove all but the newest versions (``weights.keep``; 0 keeps all) and those that stay, and what none has.
+        """Remove all but the newest versions (``weights.keep``; 0 keeps all), those that stay, and what makes them.
 
         Returns the removed versions. What is being read stays readable to its end.
         """
@@ -69,6 +78,21 @@ def kept_versions(versions: dict[int, str], keep: int, stays: Stays) -> dict[int
     """What of ``versions``, oldest first, is left by pruning: the ``keep`` newest (0: all), and those that stay."""
     newest = list(versions)[-keep:]
     return {version: sha256 for version, sha256 in versions.items() if version in newest or stays(version)}
+
+
+def needed(kept: Iterable[str], whole: Collection[str], bases: Mapping[str, str]) -> set[str]:
+    """``kept`` and what they are made of, back to whole files: all by their sha256.
+
+    ``whole``: what is there as a whole file. ``bases``: of each delta that is there, from what it makes to its base.
+    """
+    found: set[str] = set()
+    for sha256 in kept:
+        while sha256 not in found:
+            found.add(sha256)
+            if sha256 in whole or sha256 not in bases:
+                break
+            sha256 = bases[sha256]
+    return found
 
 
 def announced_sha256(weights: Weights, place: str, what: str) -> str:

@@ -4,6 +4,9 @@
 """
 
 from .checkpoint_folder import CheckpointDamaged, CheckpointUnusable, checkpoint_steps
+from .collector import Collector
+from .committer import Provenance
+from .groups import Assembly
 from .interrupt import RANK_LOST, Interrupt, Interrupted
 from .judgement import Rules
 from .learner import Learner
@@ -16,11 +19,13 @@ from .ranks import RankedLearner, RankLost, follow
 from .recovery import load_newest_checkpoint, read_steps, train_again
 from .settings import TrainerSettings
 from .takeover import check_takeover
-from .trainer import Provenance, Trainer
+from .tally import staleness_metrics
+from .trainer import Trainer
 
 __all__ = [
-    "RANK_LOST", "CheckpointDamaged", "CheckpointUnusable", "Exported", "Interrupt", "Interrupted", "Learner",
-    "LedgerView", "Provenance", "Publication", "RankLost", "RankedLearner", "Room", "RoomWatch", "Rules", "Trainer",
-    "TrainerSettings", "check_loss", "check_takeover", "checkpoint_steps", "cpu_features", "follow",
-    "library_versions", "load_newest_checkpoint", "read_steps", "train_again",
+    "RANK_LOST", "Assembly", "CheckpointDamaged", "CheckpointUnusable", "Collector", "Exported", "Interrupt",
+    "Interrupted", "Learner", "LedgerView", "Provenance", "Publication", "RankLost", "RankedLearner", "Room",
+    "RoomWatch", "Rules", "Trainer", "TrainerSettings", "check_loss", "check_takeover", "checkpoint_steps",
+    "cpu_features", "follow", "library_versions", "load_newest_checkpoint", "read_steps", "staleness_metrics",
+    "train_again",
 ]  # fmt: skip

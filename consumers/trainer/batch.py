@@ -64,7 +64,10 @@ def documents(member: Member, advantage: float, step: int, rules: Rules) -> list
     rollout = member.rollout
     sampled_T = rollout.loss_mask()
     logprobs_T = np.zeros(len(sampled_T), dtype=np.float32)
-    logprobs_T[sampled_T] = rollout.logprob_values()
+    said = 0
+    for reply in rollout.replies():
+        before, said = said, said + reply.stop - reply.start
+        logprobs_T[reply] = rollout.logprob_values()[before:said]
     exact_T = np.zeros_like(sampled_T)
     if rollout.swaps_during == 0 and rollout.greatest_version == step - 1:
         exact_T = sampled_T

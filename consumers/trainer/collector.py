@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
-from bus import Delivery, Logged
+from bus import Logged
 from schemas import Closed, Failure, Rollout, TrainedGroup
 
 from .failures import FailureWatch
@@ -22,13 +23,15 @@ POLL_S = 0.5
 class Inbox(Protocol):
     """Where rollouts come from: the next, None where none came in time, or BusError where none will come."""
 
-    def get(self, timeout_s: float) -> Delivery | None: ...
+    def get(self, timeout_s: float) -> Logged | None: ...
 
 
 class Records(Protocol):
-    """What decisions are based on and written to. What is written is durable when the call returns."""
+    """What decisions are based on and written to."""
 
-    def close(self, closed: Closed) -> None: ...
+    def close(self, closed: Closed) -> None:
+        """Append to the ledger that a group is left out, now or soon, before the step that comes next."""
+        ...
 
     def bury(self, logged: Logged, reason: str) -> None:
         """Put an unusable message of ROLLOUTS into DEAD."""
@@ -67,6 +70,7 @@ class Collector:
         self._issued = 0
         self._without_tasks = False
         self._duplicates_told = 0
+        self._waited_s = 0.0
         self._failures = FailureWatch()
         self.tally = Tally()
 
@@ -94,12 +98,19 @@ class Collector:
         for group in self._assembly.complete():
             self._judge(group, step, ready)
         while len(ready) < self._groups_per_step or self._drop_unissued(ready):
+            began = time.monotonic()
             delivery = self._inbox.get(POLL_S)
+            self._waited_s += time.monotonic() - began
             idle()
             if delivery is not None and (completed := self._arrive(delivery, step)) is not None:
                 self._failures.take(completed)
                 self._judge(completed, step, ready)
         return self._take(ready)
+
+    def take_waited_s(self) -> float:
+        """Seconds for which ``collect`` has waited for rollouts, since the last call."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s
 
     def low_water(self, groups: list[TrainedGroup]) -> int:
         """The low-water mark of ROLLOUTS once the step that trains ``groups`` is committed."""
@@ -117,7 +128,7 @@ class Collector:
         counted, self.tally = self.tally, Tally()
         return counted
 
-    def _arrive(self, delivery: Delivery, step: int) -> Group | None:
+    def _arrive(self, delivery: Logged, step: int) -> Group | None:
         rollout = delivery.event
         if not isinstance(rollout, Rollout):
             self._reject(delivery, delivery.invalid or "it is not a rollout")

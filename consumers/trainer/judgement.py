@@ -93,10 +93,14 @@ def trained_tokens(member: Member, step: int, rules: Rules) -> npt.NDArray[np.bo
     """Bool [T]: the tokens of a rollout that ``step`` trains. Raises FutureVersion."""
     rollout = member.rollout
     trained_T = rollout.loss_mask()
-    trained_T[trained_T] = fresh(
-        rollout.token_versions(), step=step, bound=rules.max_off_policy_steps, stale=rules.stale
-    )
-    return trained_T & kept_tokens(rollout, rules)
+    # All tokens of a span are equally old, so it is decided by spans: there are few of them.
+    fresh_N = fresh(
+        np.array([span.version for span in rollout.spans], np.int32),
+        step=step, bound=rules.max_off_policy_steps, stale=rules.stale,
+    )  # fmt: skip
+    if not fresh_N.all():
+        trained_T[trained_T] = np.repeat(fresh_N, [span.end - span.start for span in rollout.spans])
+    return trained_T & kept_tokens(rollout, rules) if rules.too_long == "cut" else trained_T
 
 
 def _advantages(rewards: list[float | None], rules: Rules) -> list[float | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +41,13 @@ class Learner(Protocol):
 
     def save_checkpoint(self, step: int) -> None:
         """Model, optimizer, schedule and random state after step ``step``; complete or not there."""
+        ...
+
+    def begin_checkpoint(self, step: int) -> Callable[[], None]:
+        """As ``save_checkpoint``, of the state as it is now; what is returned makes it, once.
+
+        It may be called in another thread; by one process alone also while the next step is taken.
+        """
         ...
 
     def load_checkpoint(self, step: int) -> None:

@@ -121,17 +121,19 @@ def _build(rows: list[list[int]], documents: Sequence[Document]) -> MicroBatch:
         advantages_RL=np.zeros(shape, np.float32),
         logprobs_RL=np.zeros(shape, np.float32),
     )
+    positions = np.arange(columns, dtype=np.int32)
     for r, row in enumerate(rows):
         start = 0
         for position in row:
             document = documents[position]
             end = start + len(document.tokens)
+            # In place: an array more for each of these costs as much as decoding the rollout.
             batch.tokens_RL[r, start:end] = document.tokens
-            batch.positions_RL[r, start:end] = np.arange(end - start)
+            batch.positions_RL[r, start:end] = positions[: end - start]
             batch.trained_RL[r, start:end] = document.trained
-            batch.exact_RL[r, start:end] = document.trained & document.exact
-            batch.advantages_RL[r, start:end] = np.where(document.trained, document.advantage, 0.0)
-            batch.logprobs_RL[r, start:end] = np.where(document.trained, document.logprobs, 0.0)
+            np.logical_and(document.trained, document.exact, out=batch.exact_RL[r, start:end])
+            np.copyto(batch.advantages_RL[r, start:end], document.advantage, where=document.trained)
+            np.copyto(batch.logprobs_RL[r, start:end], document.logprobs, where=document.trained)
             start = end
-        batch.positions_RL[r, start:] = np.arange(columns - start)
+        batch.positions_RL[r, start:] = positions[: columns - start]
     return batch

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
-from bus import Bus, BusThread, Ledger, Logged, Stored, WeightsStore, bury
-from schemas import ROLLOUTS, TASKS, Closed, Event, Fenced, Weights
+from bus import Bus, BusThread, Delta, Ledger, Logged, Stored, WeightsStore, bury, make_delta
+from schemas import ROLLOUTS, TASKS, TELEMETRY, WEIGHTS_MISSING, Closed, Event, Fenced, Metric, Weights
 
 from .fence import in_words
 from .retention import Cut
 
+log = logging.getLogger("headrace.trainer")
+T = TypeVar("T")
+
+ITEM_BYTES: dict[str, Literal[2, 4]] = {"float32": 4, "bfloat16": 2}
 WITHOUT_END = None
 """What is written waits out a server that is away and a full stream, however long: the bus says so each 10 s."""
 
@@ -44,12 +51,20 @@ class Publication:
         *,
         run: str,
         dtype: Literal["float32", "bfloat16"],
+        whole_every: int = 1,
     ) -> None:
+        """``whole_every``: divides the versions that are stored whole; of others what changed is, if that is less."""
         self._thread = thread
         self._ledger = ledger
         self._store = store
         self._run = run
         self.dtype = dtype
+        self._whole_every = whole_every
+        self._writing = asyncio.Lock()
+        self._newest: tuple[Weights, Exported] | None = None
+        """What was announced, or mended, last."""
+        self._since_whole = 0
+        """Bytes of the deltas since the last version that was stored whole."""
 
     def open(self) -> None:
         """Take the ledger's end as ours to continue; read it up to there, then append a term."""
@@ -75,7 +90,8 @@ class Publication:
 
         Raises WeightsError where the store does not take them, Fenced where another writer owns the ledger.
         """
-        stored = self._put(version, exported)
+        delta = self._delta_to(exported)
+        stored = self._put(version, exported) if delta is None else self._put_delta(version, delta)
         weights = Weights(
             run=self._run,
             version=version,
@@ -83,26 +99,74 @@ class Publication:
             size_bytes=len(exported.payload),
             location=stored.location,
             dtype=self.dtype,
+            base=None if delta is None or self._newest is None else self._newest[0].version,
+            delta_bytes=None if delta is None else len(delta.payload),
         )
         self.append(weights)
-        self._thread.call(lambda _: self._store.prune(), WITHOUT_END)
+        self._newest = (weights, exported)
+        self._since_whole = 0 if delta is None else self._since_whole + len(delta.payload)
+        # Who has the version before has this one by now. Who has none is not to take more than half as much again.
+        if delta and (version % self._whole_every == 0 or self._since_whole > Delta.MOST * weights.size_bytes):
+            self.mend(weights, exported)
+        self._write(self._store.prune)
         return weights
 
+    def _delta_to(self, exported: Exported) -> Delta | None:
+        """What makes ``exported`` of the newest weights, where such are asked for and worth their while."""
+        if self._whole_every == 1 or self._newest is None:
+            return None
+        _, base = self._newest
+        return make_delta(
+            base.payload,
+            exported.payload,
+            base_sha256=base.sha256,
+            sha256=exported.sha256,
+            item_bytes=ITEM_BYTES[self.dtype],
+        )
+
+    def _put_delta(self, version: int, delta: Delta) -> Stored:
+        return self._write(partial(self._store.put_delta, delta, version=version))
+
     def _put(self, version: int, exported: Exported) -> Stored:
-        put = partial(self._store.put, exported.payload, version=version, sha256=exported.sha256)
-        return self._thread.call(lambda _: put(), WITHOUT_END)
+        return self._write(partial(self._store.put, exported.payload, version=version, sha256=exported.sha256))
+
+    def _write(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Change the store, which takes one change after the other."""
+
+        async def alone(_: Bus) -> T:
+            async with self._writing:
+                return await act()
+
+        return self._thread.call(alone, WITHOUT_END)
+
+    async def mend_on_demand(self, bus: Bus) -> None:
+        """Put the newest weights again, as a whole file, whenever a generator says that it cannot make them of deltas.
+
+        Goes on until it is cancelled. ``bus``: that of the thread, in whose loop this runs.
+        """
+        start = (await bus.state(TELEMETRY)).last_sequence + 1
+        async for logged in bus.read(TELEMETRY, kinds=(Metric,), start=start, follow=True):
+            if not isinstance(logged.event, Metric) or self._newest is None:
+                continue
+            weights, exported = self._newest
+            if logged.event.gauges.get(WEIGHTS_MISSING) == weights.version:
+                log.warning("generator %s cannot make weights %d: they are put whole", logged.event.id, weights.version)
+                async with self._writing:
+                    await self._store.put(exported.payload, version=weights.version, sha256=exported.sha256)
 
     def fetch(self, weights: Weights) -> Path:
         """The folder that holds announced weights, verified. Raises WeightsError."""
         return self._thread.call(lambda _: self._store.fetch(weights), WITHOUT_END)
 
     def mend(self, weights: Weights, exported: Exported) -> None:
-        """Have the store hold announced weights whole: generators wait for them.
+        """Have the store hold announced weights, as a whole file: generators wait for them.
 
+        Who cannot make them of what they have, because a delta or its base is damaged, then takes that file.
         ``exported``: the same weights. Raises WeightsError where the store does not take them.
         """
         assert exported.sha256 == weights.sha256, f"other weights than were announced as {weights.version}"
         self._put(weights.version, exported)
+        self._newest, self._since_whole = (weights, exported), 0
 
     def purge(self, cut: Cut) -> None:
         """Remove from ROLLOUTS and TASKS what no step after the oldest kept checkpoint needs."""

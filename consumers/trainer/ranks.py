@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -126,6 +127,10 @@ class RankedLearner:
     def save_checkpoint(self, step: int) -> None:
         with self._together(SaveCheckpoint(step)):
             self._learner.save_checkpoint(step)
+
+    def begin_checkpoint(self, step: int) -> Callable[[], None]:
+        # Nothing is copied: all ranks take part in writing it, before the next step.
+        return partial(self.save_checkpoint, step)
 
     def load_checkpoint(self, step: int) -> None:
         with self._together(LoadCheckpoint(step)):

@@ -137,3 +137,19 @@ def staleness_metrics(
         "rollouts_of_several_versions": float(crossing),
     }
     return metrics | ({"cut_tokens": float(cut)} if rules.too_long == "cut" else {})
+
+
+def step_times(laps: Mapping[str, float], *, wait_s: float) -> dict[str, float]:
+    """Where the trainer's time has gone since it handed over the step before, in seconds.
+
+    ``wait_s``: waited for rollouts. ``assemble_s``: took them in, judged groups, closed those that teach nothing.
+    ``pack_s``: made micro-batches. ``compute_s``: forward, backward and optimizer. ``commit_wait_s``: waited for the
+    commit of the step before, which goes on beside all of this. ``export_s``: took the weights. ``snapshot_s``: copied
+    the state for a checkpoint. ``overhead_s``: all but waiting for rollouts and computing. ``train_s``: all after the
+    batch was there.
+    laps: seconds of ``collect_s``, which is ``wait_s`` and ``assemble_s`` together, and of the others.
+    """
+    times = {"wait_s": wait_s, "assemble_s": laps["collect_s"] - wait_s}
+    times |= {name: seconds for name, seconds in laps.items() if name != "collect_s"}
+    total_s = sum(laps.values())
+    return times | {"overhead_s": total_s - wait_s - laps["compute_s"], "train_s": total_s - laps["collect_s"]}

@@ -1,56 +1,40 @@
-"""The trainer: collects a batch, takes a step, commits it, and announces the weights.
+"""The trainer: collects a batch, takes a step, and hands it over to be committed.
 
-One loop, synchronous, on the main thread; NATS has its own thread, so that the server's pings are answered and
-rollouts are prefetched while a step computes.
+One loop, synchronous, on the main thread. A step is committed in a thread of its own while the next one is collected
+and computed; NATS has its own thread too, so that the server's pings are answered and rollouts are prefetched.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from bus import BusThread
-from schemas import ROLLOUTS, Step, TrainedGroup
+from schemas import Rollout, TrainedGroup
 
 from .batch import lengths, micro_batches
 from .collector import Collector, Inbox
+from .committer import Committer, Mark, Provenance, Trained
 from .groups import Assembly
 from .interrupt import Interrupt
 from .judgement import Rules
 from .learner import Learner
 from .ledger_view import LedgerView
-from .log_room import RoomWatch, room
 from .logprob_gap import DEFAULT_BOUNDS, check_logprob_gap
 from .packing import pack, packing_metrics
-from .publication import Exported, Publication
+from .publication import Publication
 from .restart import Restart
-from .retention import cut
 from .settings import TrainerSettings
-from .tally import Tally, staleness_metrics
+from .stopwatch import Stopwatch
+from .tally import staleness_metrics, step_times
 
 log = logging.getLogger("headrace.trainer")
 
 
-class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step records about where it was computed."""
-
-    config_digest: str
-    """Of the part of the configuration that decides what is trained."""
-    seed: int
-    libraries: dict[str, str]
-    """Name to version."""
-    cpu: dict[str, str]
-    """Features that decide bits; see ``cpu_features``."""
-
-
-class RolloutInbox(Inbox, Protocol):
-    """An Inbox that is acknowledged up to the low-water mark, which is for people to see: the ledger is the cursor."""
-
-    def ack_through(self, sequence: int) -> None: ...
+class RolloutInbox(Inbox, Mark, Protocol):
+    """An Inbox that is acknowledged up to the low-water mark."""
 
 
 class Trainer:
@@ -89,15 +73,10 @@ class Trainer:
         self._steps = steps
         self._purges = purges
         self._log_limit_bytes = log_limit_bytes
-        self._room_watch = RoomWatch()
         self._vocabulary = vocabulary
         self._interrupt = interrupt
-        self._checkpoint = 0
-        self._waited_s = 0.0
-        self._gaps_known = 0
         self.gauges: dict[str, float] = {}
         """What telemetry publishes; read from the NATS thread."""
-        self.version = 0
 
     def run(self, on_version: Callable[[int], None]) -> None:
         """Recover, then step until the last one. ``on_version`` is told of each version that is announced.
@@ -113,27 +92,42 @@ class Trainer:
             run=self._run,
             steps=self._steps,
         ).run()
-        self._checkpoint, exported = started.checkpoint, started.exported
-        self.version, self._low_waters = started.view.committed, started.view.low_waters
-        collector = self._collector(started.view)
-        self._cut_log(collector)
-        on_version(self.version)
-        while self.version < self._steps:
-            exported = self._step(self.version + 1, collector, exported)
-            on_version(self.version)
-        log.info("step %d of %d is committed: the run is finished", self.version, self._steps)
+        low_water = 0 if started.view.last_step is None else started.view.last_step.low_water
+        inbox = self._open_inbox(low_water + 1)
+        committer = Committer(
+            self._thread,
+            self._learner,
+            self._publication,
+            inbox,
+            self._settings,
+            self._provenance,
+            started,
+            self.gauges,
+            on_version,
+            run=self._run,
+            purges=self._purges,
+            log_limit_bytes=self._log_limit_bytes,
+        )
+        collector = self._collector(started.view, inbox, committer)
+        with committer:
+            committer.cut_log(collector.lowest_open_group)
+            on_version(started.view.committed)
+            watch = Stopwatch()
+            for number in range(started.view.committed + 1, self._steps + 1):
+                self._step(number, collector, committer, watch)
+            committer.finish()
+        log.info("step %d of %d is committed: the run is finished", self._steps, self._steps)
 
-    def _collector(self, view: LedgerView) -> Collector:
+    def _collector(self, view: LedgerView, inbox: Inbox, committer: Committer) -> Collector:
         low_water = 0 if view.last_step is None else view.last_step.low_water
-        self._inbox = self._open_inbox(low_water + 1)
         assembly = Assembly(self._settings.group_size, view.settled, last_sequence=low_water)
         # What lies above the mark is read, and counted, again. Letters among the dead, which do not count, are few.
         assembly.seen = 0 if view.last_step is None else min(low_water, view.last_step.rollouts_seen)
         collector = Collector(
-            self._inbox,
+            inbox,
             assembly,
             self._rules,
-            self._publication,
+            committer,
             run=self._run,
             groups_per_step=self._settings.groups_per_step,
             vocabulary=self._vocabulary,
@@ -142,117 +136,78 @@ class Trainer:
             collector.tally.closed(closed)
         return collector
 
-    def _step(self, number: int, collector: Collector, before: Exported) -> Exported:
-        began = time.monotonic()
-        groups, rollouts = collector.collect(number, lambda: self._show(collector))
-        collected = time.monotonic()
+    def _step(self, number: int, collector: Collector, committer: Committer, watch: Stopwatch) -> None:
+        groups, rollouts = collector.collect(number, lambda: self._show(collector, committer))
+        watch.lap("collect")
         document_lengths = lengths(groups, rollouts, self._rules)
         packing = pack(
             document_lengths,
             row_tokens=self._settings.row_tokens,
             micro_batch_tokens=self._settings.micro_batch_tokens,
         )
-        metrics = self._learner.step(micro_batches(number, groups, packing, rollouts, self._rules))
+        batches = micro_batches(number, groups, packing, rollouts, self._rules)
+        watch.lap("pack")
+        metrics = self._learner.step(batches)
         check_logprob_gap(number, metrics, bound=self._gap_bound)
-        after = Exported.of(self._learner.export())
-        trained = time.monotonic()
-        metrics |= staleness_metrics(number, groups, rollouts, self._rules)
-        metrics |= packing_metrics(packing, document_lengths)
-        metrics |= {
-            "wait_s": collected - began,
-            "train_s": trained - collected,
-            "rollouts_held": collector.held - len(rollouts),
-        }
+        watch.lap("compute")
+        committer.finish()
+        watch.lap("commit_wait")
+        payload = self._learner.export()
+        watch.lap("export")
+        metrics["rollouts_held"] = collector.held - len(rollouts)
         with self._interrupt.deferred():
-            tally = collector.next_tally()
-            step = self._record(number, groups, packing, tally, metrics, before, after, collector)
-            self._commit(step, after)
-            collector.settle(groups)
-            self._checkpoint_if_due(step, collector)
-        self._report(step, time.monotonic() - trained)
-        return after
+            due = self._settings.checkpoint_due(number, last=self._steps)
+            save = self._learner.begin_checkpoint(number) if due else None
+            watch.lap("snapshot")
+            metrics |= step_times(watch.take(), wait_s=collector.take_waited_s())
+            measured = partial(self._measured, number, groups, rollouts, packing, document_lengths)
+            self._hand_over(number, groups, packing, metrics, measured, payload, save, collector, committer)
+        if save is not None and self._learner.world_size > 1:
+            committer.finish()  # All ranks write the checkpoint, so none of them may begin the next step.
+            watch.lap("commit_wait")
 
-    def _record(
+    def _hand_over(
         self,
         number: int,
         groups: list[TrainedGroup],
         packing: list[list[list[int]]],
-        tally: Tally,
         metrics: dict[str, float],
-        before: Exported,
-        after: Exported,
+        measured: Callable[[], dict[str, float]],
+        payload: bytes,
+        save: Callable[[], None] | None,
         collector: Collector,
-    ) -> Step:
-        return Step(
-            run=self._run,
-            number=number,
-            instance=self._settings.instance,
-            groups=groups,
-            packing=packing,
-            left_out=tally.left_out,
-            left_out_tokens=tally.left_out_tokens,
-            rollouts_seen=collector.seen,
-            low_water=collector.low_water(groups),
-            config_digest=self._provenance.config_digest,
-            weights_before=before.sha256,
-            weights_after=after.sha256,
-            seed=self._provenance.seed,
-            checkpoint=self._checkpoint,
-            libraries=self._provenance.libraries,
-            threads=self._settings.threads,
-            cpu=self._provenance.cpu,
-            world_size=self._learner.world_size,
-            metrics=metrics | tally.metrics(),
-            env_metrics=tally.env_metrics(),
+        committer: Committer,
+    ) -> None:
+        """Have the step committed; what it trains is settled for the next one."""
+        seen, low_water, tally = collector.seen, collector.low_water(groups), collector.next_tally()
+        collector.settle(groups)
+        committer.commit(
+            Trained(
+                number=number,
+                groups=groups,
+                packing=packing,
+                tally=tally,
+                metrics=metrics,
+                measured=measured,
+                payload=payload,
+                rollouts_seen=seen,
+                low_water=low_water,
+                lowest_open_group=collector.lowest_open_group,
+                save=save,
+            )
         )
 
-    def _commit(self, step: Step, after: Exported) -> None:
-        """Step, weights, announcement, low-water mark, in this order: each is durable before the next begins."""
-        self._publication.append(step)
-        self._publication.weights(step.number, after)
-        self._inbox.ack_through(step.low_water)
-        self.version = step.number
-        self._low_waters[step.number] = step.low_water
+    def _measured(
+        self,
+        number: int,
+        groups: list[TrainedGroup],
+        rollouts: dict[int, Rollout],
+        packing: list[list[list[int]]],
+        document_lengths: list[int],
+    ) -> dict[str, float]:
+        return staleness_metrics(number, groups, rollouts, self._rules) | packing_metrics(packing, document_lengths)
 
-    def _checkpoint_if_due(self, step: Step, collector: Collector) -> None:
-        """Save a checkpoint; only when it is durable may the log that it replaces go."""
-        if self._settings.checkpoint_due(step.number, last=self._steps):
-            self._learner.save_checkpoint(step.number)
-            self._checkpoint = step.number
-            self._cut_log(collector)
-
-    def _cut_log(self, collector: Collector) -> None:
-        if self._purges:
-            self._publication.purge(cut(self._learner.checkpoints(), self._low_waters, collector.lowest_open_group))
-
-    def _show(self, collector: Collector) -> None:
+    def _show(self, collector: Collector, committer: Committer) -> None:
         self._interrupt.check()
+        committer.check()
         self.gauges["rollouts_held"] = collector.held
-
-    def _report(self, step: Step, commit_s: float) -> None:
-        metrics = step.metrics
-        self._waited_s += metrics["wait_s"]
-        self.gauges |= {
-            "step": step.number,
-            "waited_s": self._waited_s,
-            "rollouts_held": metrics["rollouts_held"],
-            "commit_s": commit_s,
-        }
-        self._look_at_log(step.number)
-        log.info(
-            "step %d: reward %.3f loss %.4f grad norm %.3f staleness %.2f, %d tokens, waited %.2f s, trained %.2f s",
-            step.number, metrics.get("reward_mean", float("nan")), metrics["loss"], metrics["grad_norm"],
-            metrics["staleness_mean"], metrics["trained_tokens"], metrics["wait_s"], metrics["train_s"],
-        )  # fmt: skip
-
-    def _look_at_log(self, committed: int) -> None:
-        """Show how full ROLLOUTS is, and warn in time. Raises LogGap where messages have vanished from its middle."""
-        state = self._thread.call(lambda bus: bus.state(ROLLOUTS), None)
-        if state.deleted > self._gaps_known:
-            needed = self._low_waters[committed] + 1
-            self._thread.call(lambda bus: bus.require_whole(ROLLOUTS, start=needed), None)
-            self._gaps_known = state.deleted
-        if (now := room(state, limit_bytes=self._log_limit_bytes, committed=committed)) is not None:
-            self.gauges |= now.gauges
-            if (words := self._room_watch.news(now)) is not None:
-                log.warning("%s", words)

@@ -27,6 +27,7 @@ class Admission:
         self._steps = steps
         self._all_closed_below = 0
         self._closed_above: set[int] = set()
+        self._highest_closed = -1
         self._limit: int | None = None
         self.issued = 0
         self.committed = 0
@@ -48,7 +49,9 @@ class Admission:
                 self._limit = limit
 
     def _close(self, groups: Iterable[int]) -> None:
-        self._closed_above.update(group for group in groups if group >= self._all_closed_below)
+        above = [group for group in groups if group >= self._all_closed_below]
+        self._closed_above.update(above)
+        self._highest_closed = max(self._highest_closed, *above, -1)
         while self._all_closed_below in self._closed_above:
             self._closed_above.remove(self._all_closed_below)
             self._all_closed_below += 1
@@ -56,7 +59,10 @@ class Admission:
     @property
     def open(self) -> int:
         """Groups issued and not closed. A closed group that was never issued (a forged one) gives no credit."""
-        return sum(group not in self._closed_above for group in range(self._all_closed_below, self.issued))
+        closed = len(self._closed_above)
+        if self._highest_closed >= self.issued:
+            closed = sum(group < self.issued for group in self._closed_above)
+        return max(0, self.issued - self._all_closed_below - closed)
 
     @property
     def finished(self) -> bool:

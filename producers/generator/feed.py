@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from bus import Bus, WeightsStore
+from bus import Bus, Patience, WeightsStore
 from schemas import LEDGER, Weights, WeightsError
 
 log = logging.getLogger("headrace.generator")
@@ -42,6 +42,8 @@ class WeightsFeed:
         self._passed = -1
         """Version that was offered, or passed over, last: older ones are never offered."""
         self._news = asyncio.Event()
+        self.missing: int | None = None
+        """Version that is announced as a delta and cannot be made here, while that is so."""
 
     async def follow(self) -> None:
         """Take note of announcements until cancelled. Raises BusError when the ledger cannot be read."""
@@ -73,8 +75,10 @@ class WeightsFeed:
     async def next(self) -> Prefetched:
         """The oldest version that is due, or else the newest that was announced since the last call; verified.
 
-        Raises WeightsError when it is damaged or missing and no newer one is announced.
+        Where it cannot be made of deltas, the trainer is waited for, with a log line each 10 s: ``missing`` asks it for
+        the whole file. Raises WeightsError when whole weights are damaged or missing and no newer ones are announced.
         """
+        patience = Patience("waiting for whole weights")
         while True:
             while (weights := self._wanted()) is None:
                 self._news.clear()
@@ -83,11 +87,17 @@ class WeightsFeed:
             try:
                 folder = await self._store.fetch(weights)
             except WeightsError as error:
-                if not await self.overtaken(weights):
+                if await self.overtaken(weights):
+                    log.warning("weights %d are passed over for newer ones: %s", weights.version, error)
+                    self._passed = weights.version
+                elif weights.base is None:
                     raise
-                log.warning("weights %d are passed over for newer ones: %s", weights.version, error)
-                self._passed = weights.version
+                else:
+                    self.missing = weights.version
+                    await patience.pause(str(error))
                 continue
+            self.missing = None
+            patience.rewarded()
             if self._wanted() is weights:
                 self._passed = weights.version
                 return Prefetched(weights=weights, folder=folder, prefetch_s=time.monotonic() - began)

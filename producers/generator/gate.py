@@ -27,6 +27,7 @@ from environments import Sample
 from schemas import EngineError, EnvironmentFault, Weights, WeightsError
 
 from .engine import Aborted, Engine, SamplingRequest
+from .lateness import too_late
 
 SALT_DIGITS = 32
 
@@ -299,8 +300,7 @@ class Gate:
         return late, anew
 
     def _is_late(self, rollout: RolloutSampler, version: int) -> bool:
-        oldest = rollout.oldest_version
-        return self._abort_late and oldest is not None and version - oldest > self._bound
+        return self._abort_late and too_late(rollout.oldest_version, version=version, bound=self._bound)
 
     async def _abort(self, request_ids: Iterable[str]) -> None:
         """Abort requests, and wait until each has left the engine: loading must not begin before."""

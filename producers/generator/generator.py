@@ -7,7 +7,7 @@ import logging
 import time
 
 from bus import Bus, Consumer, Delivery, Telemetry, bury
-from schemas import TASKS, BusError, Failure, GroupTask, Rollout, WeightsError
+from schemas import TASKS, WEIGHTS_MISSING, BusError, Failure, GroupTask, Rollout, WeightsError
 
 from .evaluation import Evaluator
 from .feed import WeightsFeed
@@ -222,10 +222,12 @@ class Generator:
             )
 
     def _gauges(self) -> dict[str, float]:
+        # The trainer puts weights whole for a generator that says so.
+        missing = {} if self._feed.missing is None else {WEIGHTS_MISSING: float(self._feed.missing)}
         if self._ready_at is None:
-            return {}
+            return missing
         ready_s = time.monotonic() - self._ready_at
-        return {
+        return missing | {
             "in_play": self._in_play,
             "requests": self._gate.in_flight,
             "sampled_tokens": self._gate.sampled_tokens,

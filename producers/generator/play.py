@@ -139,8 +139,8 @@ class Player:
         """What both events say of a play, by field."""
         transcript, outcome = played.policy.transcript(), played.outcome
         return {
-            "tokens": transcript.tokens.astype("<i4").tobytes(),
-            "logprobs": transcript.logprobs.astype("<f4").tobytes(),
+            "tokens": transcript.tokens.astype("<i4", copy=False).tobytes(),
+            "logprobs": transcript.logprobs.astype("<f4", copy=False).tobytes(),
             "turns": transcript.turns,
             "spans": transcript.spans,
             "starts": transcript.starts,

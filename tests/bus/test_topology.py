@@ -140,3 +140,25 @@ async def test_one_stream_without_room_names_the_setting(connect_as: ConnectAs) 
     admin.run = "huge"
     with pytest.raises(ServerUnfit, match=r"no room for huge_ROLLOUTS .*10047.* lower log\.max_gib, or raise"):
         await admin.apply_topology(LogSettings(max_gib=2**21), WeightsSettings())
+
+
+async def test_compression_can_be_turned_on_and_off_again_without_losing_a_message(
+    connect_as: ConnectAs, run: str
+) -> None:
+    topology, bus = await connect_as("topology"), await connect_as("generator")
+    await bus.publish(examples.rollout(run=run, group=0))
+    changed = await topology.apply_topology(LogSettings(compression="s2"), WeightsSettings())
+    assert f"{run}_ROLLOUTS: compression: the server has 'none', this run wants 's2'" in changed
+    assert len(changed) == len(STREAMS)
+    await bus.publish(examples.rollout(run=run, group=1))
+    await topology.apply_topology(LogSettings(), WeightsSettings())
+    await bus.publish(examples.rollout(run=run, group=2))
+    read = [logged.event async for logged in (await connect_as("reader")).read(ROLLOUTS)]
+    assert [event.group for event in read] == [0, 1, 2]  # type: ignore[union-attr]
+
+
+async def test_bucket_is_never_compressed(connect_as: ConnectAs, run: str) -> None:
+    topology = await connect_as("topology")
+    await topology.apply_topology(LogSettings(compression="s2"), WeightsSettings(store="jetstream", max_gib=2))
+    config = (await topology.wire.api(f"STREAM.INFO.OBJ_{run}_weights"))["config"]
+    assert config.get("compression", "none") == "none"

@@ -79,6 +79,8 @@ async def take_all(book: Logbook, address: Address) -> None:
     for spec in (TASKS, ROLLOUTS, LEDGER, TELEMETRY):
         async for logged in bus.read(spec):
             book.take(logged)
+            if spec is LEDGER:
+                book.ledger.append(logged)
     await bus.close()
 
 

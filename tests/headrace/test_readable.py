@@ -33,6 +33,11 @@ from tests.logs import logged, unreadable
         ),
         (examples.weights(), "trainer/trainer", "weights v5 float32 2.4 MB 0123456789ab"),
         (
+            examples.weights(base=4, delta_bytes=12_000),
+            "trainer/trainer",
+            "weights v5 float32 2.4 MB, delta of 0.012 MB 0123456789ab",
+        ),
+        (
             examples.lifecycle(),
             "generator/gen-0",
             "swapped v5, process 4243 pause_s 0.1 load_s 0.0625 resubmitted 3",

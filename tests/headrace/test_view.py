@@ -40,6 +40,12 @@ def test_first_load_of_each_start_is_no_swap() -> None:
     assert [each.version for each in view.swaps if not each.initial] == [1, 2, 3]
 
 
+def test_a_role_whose_start_was_dropped_is_ready_and_its_next_swap_is_one() -> None:
+    view = view_of(examples.metric(role="generator", id="gen-0", version=7), swap(8))
+    assert view.roles["generator/gen-0"].state == "ready"
+    assert [each.initial for each in view.swaps] == [False]
+
+
 def test_swapped_role_is_ready_again() -> None:
     assert view_of(life("started"), swap(3)).roles["generator/gen-0"].state == "ready"
 

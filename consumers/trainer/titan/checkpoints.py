@@ -6,9 +6,10 @@ Where checkpoints lie, and when one counts, is in ``consumers/trainer/checkpoint
 from __future__ import annotations
 
 import contextlib
+import copy
 import secrets
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from consumers.trainer.checkpoint_folder import CheckpointDamaged, CheckpointFol
 from . import device  # noqa: F401
 
 # isort: split
-from torchtitan.components.checkpoint import CheckpointManager
+from torchtitan.components.checkpoint import AsyncMode, CheckpointManager
 
 from .world import World
 
@@ -85,6 +86,19 @@ class Checkpoints:
                 self.folder.prune(self._name)
         self._world.barrier()
 
+    def begin(self, step: int) -> Callable[[], None]:
+        """``save``, of a copy of the state in memory, for a thread beside the steps. Of one rank alone."""
+        states = {name: _copied(state) for name, state in self._manager._flattened_model_states_sd().items()}
+        return lambda: self._write(step, states)
+
+    def _write(self, step: int, states: dict[str, Any]) -> None:
+        with self.folder.writing(self._name):
+            with _quiet():
+                place = str(self.folder.aside(self._name) / f"step-{step}")
+                self._manager.dcp_save(states, checkpoint_id=place, async_mode=AsyncMode.DISABLED)
+            self.folder.publish(self._name, step)
+            self.folder.prune(self._name)
+
     def load(self, step: int) -> None:
         """Restore everything from checkpoint ``step``.
 
@@ -107,6 +121,17 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+
+
+def _copied(state: Any) -> Any:
+    """A copy of what a checkpoint holds, in main memory: what is stateful as its state, and tensors as new ones."""
+    if isinstance(state, Stateful):
+        return _copied(state.state_dict())
+    if isinstance(state, dict):
+        return {name: _copied(value) for name, value in state.items()}
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    return copy.deepcopy(state)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ Shape legend: R rows, L columns, N trained tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -161,6 +161,10 @@ class Learner:
     def save_checkpoint(self, step: int) -> None:
         """Make checkpoint ``step`` of model, optimizer, schedule and random state: durable when this returns."""
         self._checkpoints.save(step)
+
+    def begin_checkpoint(self, step: int) -> Callable[[], None]:
+        """As ``save_checkpoint``, of a copy of the state; what is returned makes it. Where this is the only rank."""
+        return self._checkpoints.begin(step)
 
     def load_checkpoint(self, step: int) -> None:
         """Restore checkpoint ``step``; settings that have changed since it was made count as they are now.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
@@ -74,6 +75,14 @@ class Backend(Protocol):
         """How many different weights take up room."""
         ...
 
+    async def damage_delta(self, stored: Stored) -> None:
+        """Have other bytes in what makes these weights."""
+        ...
+
+    async def lose(self, stored: Stored) -> None:
+        """Have the whole file no longer."""
+        ...
+
 
 class Folder:
     def __init__(self, root: Path) -> None:
@@ -93,7 +102,15 @@ class Folder:
         os.truncate(self._root / stored.sha256 / "model.safetensors", stored.size_bytes - 1)
 
     async def files(self) -> int:
-        return sum(len(path.name) == 64 for path in self._root.iterdir())
+        wholes = sum(len(path.name) == 64 for path in self._root.iterdir())
+        return wholes + len(list((self._root / "deltas").glob("*")))
+
+    async def damage_delta(self, stored: Stored) -> None:
+        (file,) = (self._root / "deltas").glob(f"{stored.sha256}.*")
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+    async def lose(self, stored: Stored) -> None:
+        shutil.rmtree(self._root / stored.sha256)
 
 
 class InNats:
@@ -116,10 +133,21 @@ class InNats:
         return info
 
     async def damage(self, stored: Stored) -> None:
-        info = await self.info(stored)
+        await self._damage(await self.info(stored))
+
+    async def damage_delta(self, stored: Stored) -> None:
+        info = await self.bucket.info(f"{stored.sha256}.delta")
+        assert info is not None
+        await self._damage(info)
+
+    async def _damage(self, info: ObjectInfo) -> None:
         last = await self.lose_last_chunk(info)
         payload = bytes(info.size - last * CHUNK)
         await self.admin.wire.request(chunk_subject(self.bucket.name, info.nuid), payload, timeout_s=5)
+
+    async def lose(self, stored: Stored) -> None:
+        await self.bucket.remove(await self.info(stored))
+        await self.bucket.sweep()
 
     async def shorten(self, stored: Stored) -> None:
         await self.lose_last_chunk(await self.info(stored))

@@ -16,9 +16,9 @@ import pytest
 
 from bus import Bus, EmbeddedServer, FileWeights, Ledger, connect
 from bus.settings import LogSettings, WeightsSettings
-from consumers.trainer import checkpoint_folder
+from consumers.trainer import Exported, checkpoint_folder
 from schemas import ROLLOUTS, TASKS, Step, Term, Weights
-from tests.consumers.trainer.digest_learner import FILE, DigestLearner
+from tests.consumers.trainer.digest_learner import SparseLearner
 from tests.consumers.trainer.trained_run import TrainedRun, events, publish_steps, publish_tasks, sha256_of
 
 STEPS = 2
@@ -26,6 +26,7 @@ STEPS = 2
 WRITES: list[tuple[Any, str]] = [
     (Ledger, "append"),
     (FileWeights, "put"),
+    (FileWeights, "put_delta"),
     (FileWeights, "prune"),
     (Bus, "purge"),
     (Path, "rename"),
@@ -40,13 +41,25 @@ WRITTEN = ["rename", "_remove", "unlink", "_write_manifest", "rename"]
 """The lock is named, the place made empty; then the checkpoint is complete, and named."""
 PRUNED, CLEANED = ["rename", "_remove"], ["_remove", "unlink"]
 CUT = ["purge", "purge"]
-LIFE = [
-    "append", *WRITTEN, *CLEANED, *ANNOUNCE, *CUT,
-    "append", *ANNOUNCE, *WRITTEN, *CLEANED, *CUT,
-    "append", *ANNOUNCE, *WRITTEN, *PRUNED, *CLEANED, *CUT,
-]  # fmt: skip
-"""What a life of STEPS writes: its term, checkpoint 0 and weights 0; then for each step the step, its weights and a
-checkpoint; and whatever then may go."""
+
+
+def life(first: list[str], second: list[str]) -> list[str]:
+    """What a life of STEPS writes, with what announces weights 1 and 2.
+
+    Its term, checkpoint 0 and weights 0; then for each step the step, its weights and a checkpoint; and whatever then
+    may go.
+    """
+    return [
+        "append", *WRITTEN, *CLEANED, *ANNOUNCE, *CUT,
+        "append", *first, *WRITTEN, *CLEANED, *CUT,
+        "append", *second, *WRITTEN, *PRUNED, *CLEANED, *CUT,
+    ]  # fmt: skip
+
+
+LIFE = life(ANNOUNCE, ANNOUNCE)
+DELTA_LIFE = life(["put_delta", "append", "prune"], ["put_delta", "append", "put", "prune"])
+"""Of a trainer that publishes each version as a delta, and each second one whole too."""
+AT_WEIGHTS = [at for at, name in enumerate(DELTA_LIFE) if name in ("put", "put_delta", "append", "prune")]
 
 
 class Killed(BaseException):
@@ -131,11 +144,14 @@ async def check(trained: TrainedRun, bus: Bus, expected: list[str], *, lives: in
     assert [step.weights_before for step in steps] == digests[:-1]
     assert digests == expected
     assert [(each.version, each.sha256) for each in weights] == list(enumerate(digests))
-    assert all(sha256_of(trained.weights / digest / "model.safetensors") == digest for digest in digests)
+    store = FileWeights(trained.weights, 0)
+    assert [sha256_of(await store.fetch(each) / "model.safetensors") for each in weights] == digests
     assert len(await events(bus, Term)) <= lives
     assert trained.files() == ["step-0", "step-3"]
-    assert DigestLearner(trained.checkpoints).checkpoint_faults() == {}
-    assert sha256_of(trained.checkpoints / "step-3" / FILE) == digests[3]
+    learner = trained.learner()
+    assert learner.checkpoint_faults() == {}
+    learner.load_checkpoint(3)
+    assert Exported.of(learner.export()).sha256 == digests[3]
     assert (await bus.state(ROLLOUTS)).first_sequence == 13
     assert (await bus.state(TASKS)).first_sequence == 2 * STEPS + 2
 
@@ -160,10 +176,28 @@ async def bus(trained: TrainedRun, connect_as: Any) -> Bus:
 @pytest.fixture(scope="module")
 def undisturbed(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Digests of all weights of such a run that has one life."""
-    trained = TrainedRun(server, "undisturbed", tmp_path_factory.mktemp("undisturbed"))
+    return digests_of(TrainedRun(server, "undisturbed", tmp_path_factory.mktemp("undisturbed")))
+
+
+@pytest.fixture(scope="module")
+def undisturbed_deltas(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The same of a run whose weights are deltas."""
+    trained = TrainedRun(server, "undisturbed-deltas", tmp_path_factory.mktemp("undisturbed"))
+    publish_deltas(trained)
+    return digests_of(trained)
+
+
+def publish_deltas(trained: TrainedRun) -> None:
+    """Have its trainers publish what changed, and each second version whole too."""
+    trained.learner = lambda: SparseLearner(trained.checkpoints, keep=trained.keep)
+    trained.whole_every = 2
+
+
+def digests_of(trained: TrainedRun) -> list[str]:
+    """Of all weights, of a run that is not disturbed."""
 
     async def run() -> list[str]:
-        admin = await connect(server.address("admin"), run=trained.name, role="admin", id="test")
+        admin = await connect(trained.server.address("admin"), run=trained.name, role="admin", id="test")
         await admin.apply_topology(LogSettings(), WeightsSettings())
         await publish(trained)
         trained.finish(steps=STEPS + 1)
@@ -195,3 +229,20 @@ async def test_a_recovery_that_is_killed_itself_is_recovered_from(
     for at in kills:
         live(trained, Fate(at))
     await check(trained, bus, undisturbed, lives=4)
+
+
+async def test_a_life_with_deltas_writes_what_these_tests_kill_it_at(trained: TrainedRun, bus: Bus) -> None:
+    publish_deltas(trained)
+    fate = Fate(None)
+    assert not live(trained, fate)
+    assert fate.writes == DELTA_LIFE
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", AT_WEIGHTS)
+async def test_a_trainer_that_was_killed_at_a_delta_goes_on_as_if_it_had_not_been(
+    at: int, after: bool, trained: TrainedRun, bus: Bus, undisturbed_deltas: list[str]
+) -> None:
+    publish_deltas(trained)
+    assert live(trained, Fate(at, after=after))
+    await check(trained, bus, undisturbed_deltas, lives=2)

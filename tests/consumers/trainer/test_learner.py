@@ -385,6 +385,23 @@ def test_a_checkpoint_restores_model_optimizer_schedule_and_random_state(model: 
     assert restored.export() == original.export()
 
 
+def test_a_checkpoint_made_while_training_goes_on_is_of_its_step(model: Path, tmp_path: Path) -> None:
+    batches = [micro_batches(random_documents(10, seed=seed)) for seed in range(3)]
+    original = learner(model, tmp_path, warmup_steps=4)
+    original.step(batches[0])
+    make = original.begin_checkpoint(1)
+    assert original.checkpoints() == [], "nothing has its name before it is complete"
+    expected_random = torch.rand(4)
+    expected = [original.step(batches[step]) for step in (1, 2)]
+    make()
+    restored = learner(model, tmp_path, warmup_steps=4, seed=9)
+    assert restored.checkpoints() == [1]
+    restored.load_checkpoint(1)
+    assert torch.equal(torch.rand(4), expected_random)
+    assert [restored.step(batches[step]) for step in (1, 2)] == expected
+    assert restored.export() == original.export()
+
+
 def test_checkpoint_0_restores_the_start_whole(model: Path, tmp_path: Path) -> None:
     batches = micro_batches(random_documents(10))
     policy = learner(model, tmp_path)

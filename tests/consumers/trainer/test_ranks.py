@@ -186,6 +186,16 @@ def test_the_others_do_what_rank_0_does_with_their_share_of_the_rows(tmp_path: P
         assert all(map(same, each.batches, expected)), "two ranks have the same share"
 
 
+def test_a_checkpoint_of_several_ranks_is_written_by_all_when_it_is_called_for() -> None:
+    ranks = Threads(2)
+    with following(ranks) as (other,):
+        own = Notes()
+        write = RankedLearner(lambda: own, ranks, data_parallel=2).begin_checkpoint(4)
+        assert own.notes == ["build"]
+        write()
+    assert other.notes == own.notes == ["build", ("save", 4)]
+
+
 def test_a_checkpoint_that_all_find_damaged_ends_nobody() -> None:
     ranks = Threads(2)
     with following(ranks) as (other,):

@@ -145,7 +145,7 @@ async def test_another_trainer_is_refused_while_the_first_is_alive_and_writes_no
     await publish_groups(bus, [0, 1])
     trained.finish(steps=1)
     before, files = await messages(bus, LEDGER), trained.files()
-    with pytest.raises(Fenced, match=r"trainer 'trainer' \(process \d+ on .*\) was alive 0 s ago"):
+    with pytest.raises(Fenced, match=r"trainer 'trainer' \(process \d+ on .*\) was alive \d+ s ago"):
         trained.trainer(steps=2, instance="other").run(lambda version: None)
     assert await messages(bus, LEDGER) == before
     assert trained.files() == files

@@ -29,6 +29,7 @@ class TrainedRun:
         self.checkpoint_every, self.keep = SETTINGS.checkpoint_every, SETTINGS.keep_checkpoints
         self.start = START
         self.limit_bytes = 2**30
+        self.whole_every = 1
         self.settings = SETTINGS
         self.learner: Callable[[], Learner] = lambda: DigestLearner(self.checkpoints, keep=self.keep, start=self.start)
 
@@ -67,6 +68,7 @@ class TrainedRun:
             FileWeights(self.weights, 0),
             run=self.name,
             dtype="float32",
+            whole_every=self.whole_every,
         )
         return Trainer(
             thread,
