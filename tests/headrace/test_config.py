@@ -108,7 +108,7 @@ def test_override_with_a_line_break_sets_one_key_only() -> None:
         ("run.lr=1", "--set: run.lr is an unknown key: did you mean trainer.lr?"),
         ("polcy.stale=mask", "--set: polcy is an unknown key: did you mean policy?"),
         ("environments.0.nmae=x", "--set: environments.0.nmae is an unknown key: did you mean environments.0.name?"),
-        ("log.zzz=1", "--set: log.zzz is an unknown key: log has keep, max_gib, replicas"),
+        ("log.zzz=1", "--set: log.zzz is an unknown key: log has keep, max_gib, replicas, compression"),
     ],
 )
 def test_unknown_key_names_the_nearest(override: str, message: str) -> None:
