@@ -212,6 +212,8 @@ def test_every_whole_environment_that_is_shown_plays_its_demonstration(page: Pat
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_make_target_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    modules = [*(ROOT / "bench").glob("*.py"), *(ROOT / "bench").glob("*/__main__.py")]
+    targets |= {f"bench-{path.parent.name if path.stem == '__main__' else path.stem}" for path in modules}
     called = [line.split() for line in [*shell_lines(page), *spans(page)] if re.match(r"make [a-z]", line)]
     for words in called:
         assert words[1] in targets, f"{page.name}: {' '.join(words)}"
