@@ -18,11 +18,13 @@ DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 DEADLINE_S = 30.0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_ports(count: int) -> list[int]:
+    """Ports that differ: each is held until all are found, or the system may give one twice."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 class RealServer:
@@ -42,7 +44,7 @@ class RealServer:
             ):
                 text = text.replace(there, here)
             (folder / file).write_text(text, encoding="utf-8")
-        self.port, self._http_port = free_port(), free_port()
+        self.port, self._http_port = free_ports(2)
         ports = ("--port", str(self.port), "--http_port", str(self._http_port))
         self._command = [find_binary(), "--config", folder / config, *ports, *flags]
 

@@ -26,7 +26,7 @@ from schemas import (
     StreamSpec,
 )
 from tests import examples
-from tests.real_server import RealServer, free_port
+from tests.real_server import RealServer, free_ports
 from tests.waiting import eventually
 
 RUN = "clustered"
@@ -40,7 +40,7 @@ ELECTION_S = 60.0
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RealServer]]:
     """Servers by name."""
     folder = tmp_path_factory.mktemp("cluster")
-    ports = {f"nats-{number}": free_port() for number in (1, 2, 3)}
+    ports = dict(zip(("nats-1", "nats-2", "nats-3"), free_ports(3), strict=True))
     routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports.values())
     servers: dict[str, RealServer] = {}
     for name, port in ports.items():

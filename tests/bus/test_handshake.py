@@ -15,7 +15,7 @@ from bus import Address, EmbeddedServer, connect
 from bus.seed import new_seed
 from schemas import ConfigError, HeadraceError, PublishFailed, ServerUnreachable
 from tests import examples
-from tests.real_server import RealServer, free_port
+from tests.real_server import RealServer, free_ports
 
 from .conftest import until
 
@@ -203,7 +203,7 @@ async def test_servers_with_and_without_tls_are_refused_together() -> None:
 
 
 async def test_second_server_is_taken_where_the_first_is_away(real: RealServer) -> None:
-    for away in (free_port(), free_port(), free_port()):  # nats-py tries them in an order of its own
+    for away in free_ports(3):  # nats-py tries them in an order of its own
         url = f"nats://127.0.0.1:{away}, nats://127.0.0.1:{real.port}"
         bus = await connect(msgspec.structs.replace(real.address("reader"), url=url), run=RUN, role="reader", id="r")
         await bus.close()
@@ -218,7 +218,8 @@ async def test_second_server_is_taken_where_the_first_refuses_us(real: RealServe
 
 async def test_refusal_by_one_of_several_servers_is_final_soon(real: RealServer, tmp_path: Path) -> None:
     (tmp_path / "nkey").write_text(new_seed())
-    url = f"nats://127.0.0.1:{free_port()},{real.address('reader').url}"
+    [away] = free_ports(1)
+    url = f"nats://127.0.0.1:{away},{real.address('reader').url}"
     assert "is none of its users" in str(await refused(Address(url, nkey=tmp_path / "nkey")))
 
 
