@@ -4,46 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from bus import EmbeddedServer
 from schemas import encode
 
-from .headrace_log import address_of, event_of
+from .headrace_log import NatsServer, address_of, event_of
 from .rollouts import DISTINCT, Sampled
 from .way import Sent, Way, window
 
 STREAM, SUBJECT, DURABLE = "BARE", "bare.rollout", "bare"
 
 
-class BareServer:
-    """An embedded server with one stream of nats-py's making."""
+class BareServer(NatsServer):
+    """The embedded server with one stream of nats-py's making."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._server = EmbeddedServer.start(folder)
-        self.place = str(folder)
-        asyncio.run(self._make_stream())
-
-    async def _make_stream(self) -> None:
+    async def prepare(self) -> None:
         client = await _client(self.place)
         await client.jetstream().add_stream(name=STREAM, subjects=[SUBJECT])
         await client.close()
-
-    @property
-    def pid(self) -> int:
-        return self._server.pid
-
-    def restart(self) -> None:
-        self._server.stop()
-        self._server = EmbeddedServer.start(self._folder)
-
-    def stop(self) -> None:
-        self._server.stop()
 
 
 async def _client(place: str) -> Any:

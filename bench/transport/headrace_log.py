@@ -32,7 +32,11 @@ class NatsServer:
         self._folder = folder
         self._server = EmbeddedServer.start(folder)
         self.place = str(folder)
-        asyncio.run(_apply_topology(self._server.address("topology")))
+        asyncio.run(self.prepare())
+
+    async def prepare(self) -> None:
+        """Make what is stored into."""
+        await _apply_topology(self._server.address("topology"))
 
     @property
     def pid(self) -> int:

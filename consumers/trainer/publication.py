@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from bus import Bus, BusThread, Delta, Ledger, Logged, Stored, WeightsStore, bury, make_delta
-from schemas import ROLLOUTS, TASKS, TELEMETRY, WEIGHTS_MISSING, Closed, Event, Fenced, Metric, Weights
+from schemas import ROLLOUTS, TASKS, TELEMETRY, WEIGHTS_MISSING, Closed, Event, Fenced, Metric, Weights, WeightsError
 
 from .fence import in_words
 from .retention import Cut
@@ -142,7 +142,8 @@ class Publication:
     async def mend_on_demand(self, bus: Bus) -> None:
         """Put the newest weights again, as a whole file, whenever a generator says that it cannot make them of deltas.
 
-        Goes on until it is cancelled. ``bus``: that of the thread, in whose loop this runs.
+        Goes on until it is cancelled, also where the store refuses them. ``bus``: that of the thread, in whose loop
+        this runs.
         """
         start = (await bus.state(TELEMETRY)).last_sequence + 1
         async for logged in bus.read(TELEMETRY, kinds=(Metric,), start=start, follow=True):
@@ -151,8 +152,11 @@ class Publication:
             weights, exported = self._newest
             if logged.event.gauges.get(WEIGHTS_MISSING) == weights.version:
                 log.warning("generator %s cannot make weights %d: they are put whole", logged.event.id, weights.version)
-                async with self._writing:
-                    await self._store.put(exported.payload, version=weights.version, sha256=exported.sha256)
+                try:
+                    async with self._writing:
+                        await self._store.put(exported.payload, version=weights.version, sha256=exported.sha256)
+                except WeightsError as error:  # The generator goes on asking, so it is tried again.
+                    log.error("weights %d were not put whole: %s", weights.version, error)
 
     def fetch(self, weights: Weights) -> Path:
         """The folder that holds announced weights, verified. Raises WeightsError."""

@@ -11,7 +11,7 @@ import pytest
 from bus import Bus, FileWeights, Ledger
 from consumers.trainer import Publication
 from consumers.trainer.publication import Exported
-from schemas import WEIGHTS_MISSING, Metric, Weights
+from schemas import WEIGHTS_MISSING, Metric, Weights, WeightsError
 from tests.consumers.trainer.digest_learner import SparseLearner
 from tests.consumers.trainer.trained_run import TrainedRun, events, publish_steps, publish_tasks, sha256_of
 from tests.waiting import eventually
@@ -128,7 +128,9 @@ async def test_weights_that_change_in_all_of_their_bytes_are_whole(trained: Trai
     assert whole(trained) == {weights.sha256 for weights in announced}
 
 
-async def test_weights_that_a_generator_cannot_make_are_put_whole(connect_as: Any, tmp_path: Path) -> None:
+async def test_weights_that_a_generator_cannot_make_are_put_whole_also_after_a_refusal(
+    connect_as: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer, generator = await connect_as("trainer"), await connect_as("generator")
     ledger = Ledger(trainer, "trainer")
     await ledger.open()
@@ -152,6 +154,14 @@ async def test_weights_that_a_generator_cannot_make_are_put_whole(connect_as: An
     ]
     (file,) = (tmp_path / "deltas").iterdir()
     file.write_bytes(b"damaged")
+    put, refusals = store.put, [WeightsError("the disk is full")]
+
+    async def refuse_once(*args: Any, **how: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await put(*args, **how)
+
+    monkeypatch.setattr(store, "put", refuse_once)
     mending = asyncio.create_task(publication.mend_on_demand(trainer))
     place = tmp_path / announced[1].sha256 / FILE
 
