@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 from bench.report import Reach, arguments, report
-from bus import EmbeddedServer, connect
 from headrace.models import make_tiny
 from headrace.watch import Watch
 from tests.chaos.family import Family
@@ -33,8 +32,7 @@ def start_s() -> float:
 
 async def trials(chaos: Chaos, count: int) -> list[tuple[float, int, float]]:
     """For each kill: seconds to the next committed step, steps replayed, seconds of one step."""
-    address = await chaos.until(lambda: EmbeddedServer.find(chaos.folder / "whole" / "nats"), "the server")
-    bus = await connect(address["reader"], run="whole", role="reader", id="bench")
+    bus = await chaos.reader()
     watch, found = Watch(bus, HEARTBEAT_S), []
     family = Family(chaos.up.pid, watch.view)
     async with watch.following():

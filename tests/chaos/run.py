@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from bus import EmbeddedServer, connect
+from bus import Bus, EmbeddedServer, connect
 from headrace.models import make_tiny
 from headrace.watch import Watch
 from tests.chaos.family import Family
@@ -68,11 +68,7 @@ class Chaos:
 
     async def live(self, schedule: Sequence[Kill | Stop]) -> None:
         """Carry out the schedule, then wait for the last steps and stop the run."""
-        # The configuration is written when the streams are there.
-        await self.until(lambda: (self.folder / "whole" / "config.json").exists() or None, "the run")
-        address = EmbeddedServer.find(self.folder / "whole" / "nats")
-        assert address is not None
-        bus = await connect(address["reader"], run="whole", role="reader", id="chaos")
+        bus = await self.reader()
         self.watch = Watch(bus, HEARTBEAT_S)
         self.family = Family(self.up.pid, self.watch.view)
         async with self.watch.following():
@@ -84,6 +80,14 @@ class Chaos:
             await self.steps(LAST_STEPS)
             await self.until(lambda: not self.family.silent() or None, "everybody's heartbeat")
         await bus.close()
+
+    async def reader(self) -> Bus:
+        """A connection to the run, once its streams are there."""
+        # The configuration is written when they are.
+        await self.until(lambda: (self.folder / "whole" / "config.json").exists() or None, "the run")
+        address = EmbeddedServer.find(self.folder / "whole" / "nats")
+        assert address is not None
+        return await connect(address["reader"], run="whole", role="reader", id="chaos")
 
     async def kill(self, number: int, kill: Kill) -> None:
         process = await self.ready(kill.role)
