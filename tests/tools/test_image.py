@@ -16,7 +16,7 @@ def test_image_gets_what_the_project_needs_to_run_and_no_tools(extra: str, torch
     wanted = image.requirements(ROOT / "pyproject.toml", extra)
     assert torch in wanted
     names = {requirement.partition("[")[0].partition("=")[0].partition(">")[0] for requirement in wanted}
-    assert {"nats-py", "torchtitan", "gguf"} <= names
+    assert {"nats-py", "torchtitan", "gguf", "math-verify", "reasoning-gym", "verifiers"} <= names
     assert not {"pytest", "mypy", "ruff", "headrace"} & names
 
 
