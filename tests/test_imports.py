@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "headrace": {"bus", "schemas", "environments", "producers", "consumers"},
 }
 IMPORTERS = {
-    "vllm": ["producers/generator/vllm_engine.py"],
+    "vllm": ["producers/generator/vllm_engine.py", "producers/generator/vllm_worker.py"],
     "torchtitan": ["consumers/trainer/titan/"],
     "nats": ["bus/"],
 }

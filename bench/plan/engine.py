@@ -74,6 +74,9 @@ class PacedEngine:
             if running is not None and not running.done.done():
                 running.done.set_exception(Aborted(id))
 
+    async def stage(self, folder: Path) -> None:
+        """Nothing to prepare."""
+
     async def load(self, folder: Path) -> None:
         await asyncio.sleep(LOAD_S)
 

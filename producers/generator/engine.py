@@ -1,7 +1,7 @@
 """What the generator needs of an inference engine, whichever it is.
 
-The swap of weights is the generator's: it closes its own gate, then pauses, aborts what must start anew, loads,
-labels and resumes. An engine only promises that each of these does exactly what it says.
+The swap of weights is the generator's: it stages them, closes its own gate, then pauses, aborts what must start anew,
+loads, labels and resumes. An engine only promises that each of these does exactly what it says.
 """
 
 from __future__ import annotations
@@ -72,6 +72,14 @@ class Engine(Protocol):
 
     async def abort(self, ids: Iterable[str]) -> None:
         """End these requests: their ``sample`` raises Aborted. Unknown and finished ids are passed over."""
+        ...
+
+    async def stage(self, folder: Path) -> None:
+        """Make the weights of ``folder/model.safetensors`` ready, while requests go on, so that loading them is quick.
+
+        Raises WeightsError when a tensor is missing or has another shape. An engine that has nothing to prepare
+        returns at once.
+        """
         ...
 
     async def load(self, folder: Path) -> None:

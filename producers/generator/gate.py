@@ -2,8 +2,9 @@
 
 The order of a swap is the guarantee, and each part was found by an experiment that broke the simpler one:
 
-    close the gate -> pause, keeping requests and their KV -> abort what must start anew or is too late
-    -> load -> label -> resume -> open the gate -> the aborted requests come again, under the new salt
+    stage the weights, while requests go on -> close the gate -> pause, keeping requests and their KV
+    -> abort what must start anew or is too late -> load -> label -> resume -> open the gate
+    -> the aborted requests come again, under the new salt
 
 A request that would start a rollout and has no token yet when the engine pauses must not keep its salt: it would
 read blocks computed under the old weights while its span names the new version. Hence it is aborted during
@@ -251,6 +252,7 @@ class Gate:
         async with self._swapping:
             if self.version is not None and weights.version <= self.version:
                 raise EngineError(f"weights {weights.version} do not follow weights {self.version}")
+            await self._engine.stage(folder)
             began = time.monotonic()
             self._open.clear()
             await self._engine.pause()

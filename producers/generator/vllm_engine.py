@@ -1,8 +1,8 @@
-"""vLLM as an engine: AsyncLLM in this process, its engine core in a child. The only module that imports vLLM.
+"""vLLM as an engine: AsyncLLM in this process, its engine core in a child.
 
 vLLM is imported in ``start``, after the environment variables that it and its children read. What goes beyond its
 documented interface is in pieces of its own, each with the reason: ``unsampled``, ``_count_preemptions``,
-``_guarded``, ``ReloadingWorker`` and the executor in ``_engine_arguments``.
+``_guarded``, the executor in ``_engine_arguments``, and ``vllm_worker``. Nothing else imports vLLM.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .checkpoint import TensorShapes, check_shapes, tensor_shapes
 from .engine import Aborted, SamplingRequest, check_request
 from .settings import GeneratorSettings
 from .tether import FRONT
+from .vllm_worker import ReloadingWorker
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -35,6 +36,8 @@ STOP_GRACE_S = 0.1
 """Time for the engine core to end by itself; on the CPU it would take 4 s, and there is nothing that it could lose."""
 ASK_EVERY_S = 1.0
 """Pause between two questions for a sign of life."""
+ASK_STAGED_EVERY_S = 0.02
+"""Pause between two questions whether weights are staged; each waits for the end of a decoding step."""
 CPU_BLOCK_TOKENS = 32
 """Tokens in one block of the prefix cache on the CPU: the smallest that its attention kernel is fast with."""
 
@@ -177,9 +180,15 @@ class VllmEngine:
         # way here is then passed over. What finished before keeps its whole sample.
         await self._alive().abort(list(ids))
 
+    async def stage(self, folder: Path) -> None:
+        path = await asyncio.to_thread(_checked_path, folder, self._shapes)
+        await self._guarded(self._alive().collective_rpc("begin_staging", args=(path,)))
+        while not all(await self._guarded(self._alive().collective_rpc("has_staged"))):  # noqa: ASYNC110
+            await asyncio.sleep(ASK_STAGED_EVERY_S)
+
     async def load(self, folder: Path) -> None:
         path = await asyncio.to_thread(_checked_path, folder, self._shapes)
-        await self._guarded(self._alive().collective_rpc("reload_all_weights", args=(path,)))
+        await self._guarded(self._alive().collective_rpc("load_all_weights", args=(path,)))
 
     async def label(self, version: int) -> None:
         await self._guarded(self._alive().update_weight_version(str(version)))
@@ -237,29 +246,6 @@ class VllmEngine:
             task.cancel()
 
 
-class ReloadingWorker:
-    """What vLLM mixes into its workers for us (``worker_extension_cls``); they run in its other processes."""
-
-    def reload_all_weights(self, folder: str) -> None:
-        """Replace all weights in place by those of ``folder``.
-
-        On the CPU a layer multiplies by a packed copy of its weights. ``reload_weights`` packs each layer that it
-        loads, and so passes over an output head that is tied to the embedding: it would stay the one of the start.
-        A mixture of experts packs only where its kernel is new: else plain weights would be taken for packed ones.
-        """
-        worker: Any = self
-        model: Any = worker.model_runner.get_model()
-        if next(model.parameters()).device.type == "cpu":
-            methods: list[Any] = [getattr(layer, "quant_method", None) for layer in model.modules()]
-            for method in methods:
-                if hasattr(method, "moe_kernel"):
-                    method.moe_kernel = None
-        worker.reload_weights(weights_path=folder)
-        head: Any = getattr(model, "lm_head", None)
-        if hasattr(head, "cpu_linear"):
-            head.quant_method.process_weights_after_loading(head)
-
-
 _REPLACE = "this engine can't be used any more; start the generator again (its groups are played by others meanwhile)"
 
 
@@ -310,8 +296,11 @@ def _environment(settings: GeneratorSettings, on_cpu: bool) -> dict[str, str]:
         # oneDNN compiles a kernel for each number of tokens in a step, 1 ms and 0.3 MB for each shape of a layer. Its
         # cache of 1,024 is too small for 256 requests at once; a far larger one goes on growing for hours.
         variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "2048"
-        # Loading weights copies and packs them into fresh memory: with large pages it takes two thirds of the time.
-        variables["GLIBC_TUNABLES"] = os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+        # New weights are copied and packed into fresh memory, by a thread: in large pages that takes two thirds of the
+        # time, and with one arena for all threads it reuses what the weights before them took.
+        variables["GLIBC_TUNABLES"] = os.environ.get(
+            "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
+        )
     return variables
 
 

@@ -99,6 +99,10 @@ class StandInEngine:
             self._forget(running)
             running.done.set_exception(Aborted(running.request.id))
 
+    async def stage(self, folder: Path) -> None:
+        self._check_alive()
+        check_shapes(folder, self._shapes)
+
     async def load(self, folder: Path) -> None:
         self._check_alive()
         check_shapes(folder, self._shapes)

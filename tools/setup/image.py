@@ -24,7 +24,7 @@ NEVER_READ_ON_A_CPU = ("torch/include", "triton/backends/*/bin", "triton/backend
 
 
 def requirements(pyproject: Path, extra: str) -> list[str]:
-    """What the project needs to run with ``extra``, all its environments, and to import a model that a package ships."""
+    """What the project needs to run with ``extra``: all environments, and what imports a model of a package."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     return [*project["dependencies"], *extras[extra], *extras["environments"], *extras["smollm2"]]

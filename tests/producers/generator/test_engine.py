@@ -102,7 +102,9 @@ class Bench:
         self.at, self.version = which, self.version + 1
         await self.engine.label(self.version)
 
-    async def swap(self, which: int) -> None:
+    async def swap(self, which: int, *, staged: int | None = None) -> None:
+        """``staged``: whose weights are made ready before; by default those that come."""
+        await self.engine.stage(self.folders[which if staged is None else staged])
         await self.engine.pause()
         await self.load(which)
         await self.engine.resume()
@@ -247,6 +249,33 @@ async def test_loaded_weights_decide_from_then_on(bench: Bench) -> None:
         assert_sampled_by(bench.models[which], request, sample)
 
 
+async def test_weights_are_staged_while_requests_go_on_and_change_nothing_before_they_are_loaded(bench: Bench) -> None:
+    await bench.swap(0)
+    [(_, running)] = await bench.running(1)
+    request = bench.request(bench.prompt(20), max_tokens=30)
+    await bench.engine.stage(bench.folders[1])
+    assert_sampled_by(bench.models[0], request, await bench.engine.sample(request))
+    await bench.engine.pause()
+    await bench.load(1)
+    await bench.engine.resume()
+    request = bench.request(bench.prompt(20), max_tokens=30)
+    assert_sampled_by(bench.models[1], request, await bench.engine.sample(request))
+    assert not running.done()
+
+
+async def test_weights_load_the_same_staged_or_not_and_in_any_order(bench: Bench) -> None:
+    await bench.swap(1)
+    for which, staged in ((0, 0), (1, 0), (0, 1), (1, 1), (0, 0)):
+        await bench.swap(which, staged=staged)
+        request = bench.request(bench.prompt(20), max_tokens=30)
+        assert_sampled_by(bench.models[which], request, await bench.engine.sample(request))
+    await bench.engine.pause()
+    await bench.load(1)
+    await bench.engine.resume()
+    request = bench.request(bench.prompt(20), max_tokens=30)
+    assert_sampled_by(bench.models[1], request, await bench.engine.sample(request))
+
+
 async def test_a_paused_engine_samples_nothing_and_serves_later_what_came_meanwhile(bench: Bench) -> None:
     [(_, kept)] = await bench.running(1)
     await bench.engine.pause()
@@ -370,6 +399,8 @@ async def test_a_kept_salt_reads_what_the_old_weights_computed(bench: Bench) -> 
 async def test_weights_of_another_model_are_refused_before_the_first_write(bench: Bench, tmp_path: Path) -> None:
     header = b'{"model.norm.weight":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    with pytest.raises(WeightsError, match=r"lacks the tensor .* take config.json and weights from the same model"):
+        await bench.engine.stage(tmp_path)
     await bench.engine.pause()
     with pytest.raises(WeightsError, match=r"lacks the tensor .* take config.json and weights from the same model"):
         await bench.engine.load(tmp_path)

@@ -48,6 +48,9 @@ class PuppetEngine:
             self.calls.append("abort")
             self.ends[id].set_exception(Aborted(id))
 
+    async def stage(self, folder: Path) -> None:
+        self.calls.append("stage")
+
     async def load(self, folder: Path) -> None:
         self.calls.append("load")
 
@@ -108,7 +111,7 @@ async def test_no_request_passes_before_weights_are_labelled(engine: PuppetEngin
     asking = turn(gate.sampler("a"))
     await swap(gate, 0)
     request = await engine.next_request()
-    assert engine.calls == ["pause", "load", "label 0", "resume", "sample 00"]
+    assert engine.calls == ["stage", "pause", "load", "label 0", "resume", "sample 00"]
     assert request.salt == "00" * 16
     engine.finish(request.id, Span(0, 0, 1))
     await asking
@@ -124,7 +127,7 @@ async def test_a_waiting_request_that_would_start_a_rollout_comes_again_under_th
     engine.calls.clear()
     report = await swap(gate, 1)
     again = await engine.next_request()
-    assert engine.calls == ["pause", "abort", "load", "label 1", "resume", "sample 01"]
+    assert engine.calls == ["stage", "pause", "abort", "load", "label 1", "resume", "sample 01"]
     assert report.resubmitted == 1  # type: ignore[attr-defined]
     engine.finish(again.id, Span(1, 0, 2))
     assert (await asking).spans == [Span(1, 0, 2)]
@@ -313,4 +316,4 @@ async def test_a_swap_begins_only_after_the_weights_are_no_longer_held(engine: P
         assert gate.version == 0
     await swapping
     assert gate.version == 1
-    assert engine.calls[before + 1 :] == ["pause", "load", "label 1", "resume"]
+    assert engine.calls[before + 1 :] == ["stage", "pause", "load", "label 1", "resume"]
