@@ -344,7 +344,7 @@ class Lifecycle(Event, frozen=True, kw_only=True, tag="lifecycle.v1"):
     version: Natural | None = None
     """Weights version after the event."""
     details: dict[str, float] = {}
-    """For ``swapped``: pause_s, prefetch_s, load_s, aborted_stale, resubmitted, kept."""
+    """For ``swapped``: prefetch_s, stage_s, pause_s, drain_s, load_s, kept, resubmitted, aborted_stale."""
     note: str = ""
     """Why it stopped, where there is more to say."""
 

@@ -109,7 +109,7 @@ def _swaps(lifecycles: Sequence[Lifecycle]) -> tuple[list[float], list[float]]:
             started.discard(event.id)
         elif event.state == "swapped":
             pauses.append(event.details.get("pause_s", 0.0))
-            fetches.append(event.details.get("prefetch_s", 0.0))
+            fetches.append(event.details.get("prefetch_s", 0.0) + event.details.get("stage_s", 0.0))
     return pauses, fetches
 
 

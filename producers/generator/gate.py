@@ -42,6 +42,8 @@ class SwapReport(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     """Of the new weights."""
+    stage_s: float
+    """Making them ready for the engine, before the pause."""
     pause_s: float
     """From closing the gate to opening it again: no token was sampled meanwhile."""
     drain_s: float
@@ -252,6 +254,7 @@ class Gate:
         async with self._swapping:
             if self.version is not None and weights.version <= self.version:
                 raise EngineError(f"weights {weights.version} do not follow weights {self.version}")
+            staging = time.monotonic()
             await self._engine.stage(folder)
             began = time.monotonic()
             self._open.clear()
@@ -277,6 +280,7 @@ class Gate:
             self._advanced.notify_all()
         return SwapReport(
             version=weights.version,
+            stage_s=began - staging,
             pause_s=ended - began,
             drain_s=drained - began,
             load_s=loaded - loading,

@@ -32,7 +32,7 @@ def measured(parent: Path, log: list[Event]) -> Recorded:
 
 
 def swapped(version: int, pause_s: float) -> Event:
-    details = {"pause_s": pause_s, "prefetch_s": 0.3}
+    details = {"pause_s": pause_s, "prefetch_s": 0.25, "stage_s": 0.05}
     return examples.lifecycle(run="demo", version=version, details=details)
 
 
