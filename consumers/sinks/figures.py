@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Summa
 from prometheus_client.metrics_core import Metric as PrometheusMetric
 
 from bus import Logged
-from schemas import Closed, Dead, GroupTask, Lifecycle, Metric, Rollout, Step, Weights
+from schemas import Closed, Dead, Evaluated, GroupTask, Lifecycle, Metric, Rollout, Step, Weights
 
 Labels = tuple[str, ...]
 
@@ -51,6 +51,8 @@ FAMILIES: dict[str, Family] = {
     "heartbeat_time_seconds": Family("gauge", "When a role instance was heard last.", ("role", "id")),
     "role_version": Family("gauge", "Weights version that a role instance has.", ("role", "id")),
     "role_gauge": Family("gauge", "Gauges of role instances.", ("role", "id", "name")),
+    "evaluation_plays": Family("counter", "Held-out plays published; outcome as of rollouts.", ("env", "outcome")),
+    "evaluation_reward": Family("summary", "Rewards of a version's held-out plays.", ("env", "version")),
     "dead_letters": Family("counter", "Messages that could not be used.", ("stream",)),
 }  # fmt: skip
 
@@ -73,6 +75,10 @@ class Figures:
                 self._add("groups_issued", 1, task.env)
             case Rollout() as rollout:
                 self._take_rollout(rollout)
+            case Evaluated() as play:
+                self._add("evaluation_plays", 1, play.env, play.error.kind if play.error else "reward")
+                if play.reward is not None:
+                    self._observe("evaluation_reward", play.reward, play.env, str(play.version))
             case Closed() as closed:
                 self._add("groups_closed", 1, closed.env, closed.reason)
             case Step() as step:

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
 from bus import Bus, Logged
-from schemas import DEAD, LEDGER, ROLLOUTS, TASKS, TELEMETRY, ConfigError, StreamSpec
+from schemas import DEAD, EVALUATIONS, LEDGER, ROLLOUTS, TASKS, TELEMETRY, ConfigError, StreamSpec
 
 from .figures import Figures
 from .following import following
@@ -21,7 +21,7 @@ from .settings import MetricsSettings
 
 ADDRESS = "127.0.0.1"
 """Nobody is asked for a password here, so nobody else can reach it."""
-FOLLOWED: tuple[StreamSpec, ...] = (TASKS, ROLLOUTS, LEDGER, TELEMETRY, DEAD)
+FOLLOWED: tuple[StreamSpec, ...] = (TASKS, ROLLOUTS, EVALUATIONS, LEDGER, TELEMETRY, DEAD)
 
 
 class FiguresCollector(Collector):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from consumers.sinks.figures import FAMILIES, Figures
-from schemas import Event, Failure, stream_for
+from schemas import Event, Failure, Span, stream_for
 from tests import examples
 from tests.logs import TIME, logged, unreadable
 
@@ -39,6 +39,19 @@ def test_rewards_and_times_have_sum_and_count() -> None:
     assert (found["rollout_reward_count", "reverse"], found["rollout_reward_sum", "reverse"]) == (2, 1.0)
     assert (found["rollout_seconds_count", "reverse"], found["rollout_seconds_sum", "reverse"]) == (3, 4.5)
     assert found["rollout_sampling_seconds_sum", "reverse"] == 3.75
+
+
+def test_held_out_plays_are_summed_by_version() -> None:
+    later = examples.evaluated(version=8, spans=[Span(version=8, start=0, end=4)])
+    found = figures_of(examples.evaluated(), examples.evaluated(reward=0.5), later, examples.failed_evaluated())
+    assert found["evaluation_plays_total", "reverse", "reward"] == 3
+    assert found["evaluation_plays_total", "reverse", "environment"] == 1
+    assert (found["evaluation_reward_count", "reverse", "4"], found["evaluation_reward_sum", "reverse", "4"]) == (
+        2,
+        1.5,
+    )
+    assert found["evaluation_reward_sum", "reverse", "8"] == 1.0
+    assert "rollouts_total" not in {name for name, *_ in found}
 
 
 def test_step_sets_what_is_newest_and_adds_what_was_left_out() -> None:
