@@ -62,6 +62,15 @@ class Sample(msgspec.Struct, frozen=True):
         )
 
 
+class _Places(msgspec.Struct, frozen=True):
+    begins: Floats
+    """[tries, N] age at which each place's first group begins, its second, and so on."""
+    wanted: Flags
+    """[tries, N] whether it is played: there was none to train before it."""
+    ready: Floats
+    """[N] sorted ages at which each has a group to train."""
+
+
 class Settled:
     """See ``steady``. Ages in seconds since the commit at which a group was issued."""
 
@@ -94,11 +103,8 @@ class Settled:
         self._sampling_NM = np.minimum(sampling_NM, limit_s)
         self._played_N = (sample.waits_s + self._sampling_NM).max(1)
         self._begin_N = self._first_s + self._queued
-        self._taken_N = self._steps_until_taken(self._begin_N + self._played_N)
-        starts_NM = self._begin_N[:, None] + sample.waits_s
-        oldest_NM = self._lags(starts_NM)
-        self._lags_PNM = np.stack([self._lags(starts_NM + part * self._sampling_NM) for part in POINTS])
-        self._fresh_PNM = self._lags_PNM <= layout.bound
+        oldest_NM, lags_PNM = self._lags(self._begin_N, np.arange(GROUPS))
+        self._fresh_PNM = lags_PNM <= layout.bound
         if drops:
             self._fresh_PNM &= (oldest_NM <= layout.bound) & ~given_up_NM
         self._too_late_N: Flags = ~self._fresh_PNM.any((0, 2)) | ((~given_up_NM).sum(1) < 2)
@@ -120,11 +126,17 @@ class Settled:
         # Where the trainer does not wait, complete groups queue: each is taken when its number's turn comes.
         return np.maximum(taken_N, self._layout.bound) if self.wait_s <= 1e-3 * self.step_s else taken_N
 
-    def _lags(self, ages_NM: Floats) -> Floats:
-        """Of a token sampled at such an age: it has the version of its group's issue, and of each swap since."""
-        swaps_NM = np.floor((ages_NM - self._first_s) / self.step_s + 1e-9)
-        lags_NM: Floats = np.maximum(0.0, self._taken_N[:, None] - swaps_NM)
-        return lags_NM
+    def _lags(self, begin_N: Floats, groups_N: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Of groups that begin at such ages: of their oldest tokens [N, M], and of points in their rollouts [P, N, M].
+
+        A token has the version of its group's issue, and of each swap since.
+        """
+        taken_N = self._steps_until_taken(begin_N + self._played_N[groups_N])
+        starts_NM = begin_N[:, None] + self._sample.waits_s[groups_N]
+        ages = [starts_NM, *(starts_NM + part * self._sampling_NM[groups_N] for part in POINTS)]
+        swaps = np.floor((np.stack(ages) - self._first_s) / self.step_s + 1e-9)
+        lags: Floats = np.maximum(0.0, taken_N[:, None] - swaps)
+        return lags[0], lags[1:]
 
     @property
     def _played_for_one(self) -> float:
@@ -143,35 +155,54 @@ class Settled:
         return self._groups * float(self._played_N.mean()) / self._layout.places <= self.step_s
 
     @cached_property
-    def _ready(self) -> Floats:
-        """Sorted ages at which each of N places has a group to train."""
+    def _places(self) -> _Places:
+        """What is played in each of N places until there is a group to train."""
         sample = self._sample
+        begins_TN, wanted_TN = np.empty((TRIES, GROUPS)), np.zeros((TRIES, GROUPS), np.bool_)
         age_N, ready_N = self._begin_N.copy(), np.full(GROUPS, np.inf)
-        for tried_N, teaches_N in zip(sample.tries, sample.teaches, strict=True):
+        for number, (tried_N, teaches_N) in enumerate(zip(sample.tries, sample.teaches, strict=True)):
+            begins_TN[number], wanted_TN[number] = age_N, np.isinf(ready_N)
             age_N = age_N + self._played_N[tried_N]
-            trained_N = teaches_N & ~self._too_late_N[tried_N] & np.isinf(ready_N)
+            trained_N = teaches_N & ~self._too_late_N[tried_N] & wanted_TN[number]
             ready_N[trained_N] = age_N[trained_N]
+            age_N = self._judged(age_N)
         # Where none of them could be trained, as many more are played as it takes in the mean.
         left_N = np.isinf(ready_N)
         ready_N[left_N] = age_N[left_N] + float(self._played_N.mean()) * self._played_for_one
-        return np.sort(ready_N)
+        return _Places(begins_TN, wanted_TN, np.sort(ready_N))
 
     @property
     def lacking(self) -> float:
         """Left side of (1): open places without a group to train when the trainer has waited, in batches."""
         ages_A = self.wait_s + self.step_s * np.arange(PERIODS)
-        return float((1 - np.searchsorted(self._ready, ages_A, side="right") / GROUPS).sum())
+        return float((1 - np.searchsorted(self._places.ready, ages_A, side="right") / GROUPS).sum())
+
+    def _judged(self, complete_N: Floats) -> Floats:
+        """Ages at which the trainer finds that groups teach nothing: not while it trains."""
+        begun_N = np.floor(complete_N / self.step_s) * self.step_s
+        judged_N: Floats = np.where(complete_N - begun_N < self.wait_s, complete_N, begun_N + self.step_s)
+        return judged_N
 
     def last_complete_s(self, groups: int) -> float:
         """Mean age at which the last of so many places has a group to train."""
         chances = (np.arange(GROUPS + 1) / GROUPS) ** groups
-        return float((self._ready * np.diff(chances)).sum())
+        return float((self._places.ready * np.diff(chances)).sum())
 
     @property
     def _trained(self) -> Floats:
         """Tokens for which each point of a trained rollout stands."""
         weights_PNM: Floats = self._fresh_PNM * self._sample.tokens / len(POINTS)
         return weights_PNM * ~self._too_late_N[:, None]
+
+    @cached_property
+    def _trained_lags(self) -> tuple[Floats, Floats]:
+        """Lags of the points of those groups that places have to train, and the tokens that each stands for."""
+        places = self._places
+        found_N = places.wanted.sum(0) - 1
+        begin_N = places.begins[found_N, np.arange(GROUPS)]
+        groups_N = self._sample.tries[found_N, np.arange(GROUPS)]
+        lags_PNM = self._lags(begin_N, groups_N)[1]
+        return lags_PNM, (lags_PNM <= self._layout.bound) * self._trained[:, groups_N]
 
     @property
     def trained_share(self) -> float:
@@ -188,26 +219,29 @@ class Settled:
     @property
     def staleness_mean(self) -> float:
         """Over trained tokens, in off-policy steps."""
-        trained_PNM = self._trained
-        return float((self._lags_PNM * trained_PNM).sum() / max(trained_PNM.sum(), 1e-12))
+        lags_PNM, trained_PNM = self._trained_lags
+        return float((lags_PNM * trained_PNM).sum() / max(trained_PNM.sum(), 1e-12))
 
     @property
     def staleness_max(self) -> int:
-        lags = self._lags_PNM[self._trained > 0]
+        lags_PNM, trained_PNM = self._trained_lags
+        lags = lags_PNM[trained_PNM > 0]
         return int(lags.max()) if lags.size else 0
 
     def idle_share(self) -> float:
         """Share of the time that one generator has no request in flight."""
+        sample, places = self._sample, self._places
         some = slice(None, None, 4)
-        starts_NM = (self._begin_N[:, None] + self._sample.waits_s)[some]
-        ends_NM = starts_NM + self._sampling_NM[some]
-        periods = min(PERIODS, math.ceil(float(ends_NM.max()) / self.step_s))
-        whole, part = divmod(self._groups, 1.0)
+        tried_TN, wanted_TN = sample.tries[:, some], places.wanted[:, some]
+        starts_TNM = places.begins[:, some, None] + sample.waits_s[tried_TN]
+        ends_TNM = np.where(wanted_TN[..., None], starts_TNM + self._sampling_NM[tried_TN], -np.inf)
+        periods = min(PERIODS, math.ceil(float(ends_TNM.max()) / self.step_s))
+        whole, part = divmod(self._layout.groups_of_each, 1.0)
         ages_A = (np.arange(24) + 0.5) / 24 * self.step_s
         empty_A = np.ones_like(ages_A)
         for place, age in enumerate(ages_A):
             for period in range(periods):
                 at = age + period * self.step_s
-                none = float((~((starts_NM <= at) & (at < ends_NM)).any(1)).mean())
+                none = float((~((starts_TNM <= at) & (at < ends_TNM)).any((0, 2))).mean())
                 empty_A[place] *= none**whole * (1 - part + part * none)
         return float(empty_A.mean())
