@@ -25,7 +25,7 @@ from producers.generator.vllm_engine import VllmEngine
 from schemas import PolicySettings, Weights
 
 LR = 1e-5
-CONVERSATIONS, TURNS, SYSTEM, ASKED, REPLY = 8, 8, 128, 48, 24
+CONVERSATIONS, TURNS, SYSTEM, ASKED, REPLY = 4, 8, 128, 48, 24
 SWAP_IN_TURNS = (2, 4, 6)
 VOCABULARY = 49_152
 
@@ -123,19 +123,25 @@ def _row(mode: str, played: Played, gaps: dict[bool, list[float]]) -> tuple[str 
 def _gaps(conversations: list[Conversation], folders: list[Path]) -> dict[bool, list[float]]:
     """Absolute differences of log-probabilities, by whether a swap had come before the token was sampled."""
     import torch
-    from transformers import AutoModelForCausalLM
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
 
     gaps: dict[bool, list[float]] = {False: [], True: []}
+    tokens = torch.tensor([each.tokens for each in conversations])  # all are equally long
     for version, folder in enumerate(folders):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        for conversation in conversations:
-            tokens = torch.tensor([conversation.tokens])
-            with torch.no_grad():
-                logprobs = model(tokens).logits[0].log_softmax(-1)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        with torch.no_grad():
+            hidden = model.model(tokens).last_hidden_state
+        for number, conversation in enumerate(conversations):
             for each in conversation.sampled:
-                for offset, (value, sampled_by) in enumerate(zip(each.logprobs, each.versions, strict=True)):
-                    if sampled_by == version:
-                        place = each.prompt + offset
-                        truth = float(logprobs[place - 1, conversation.tokens[place]])
-                        gaps[version > 0].append(abs(truth - value))
+                with torch.no_grad():
+                    reply = slice(each.prompt, each.prompt + len(each.logprobs))
+                    logprobs = model.lm_head(hidden[number, reply.start - 1 : reply.stop - 1]).log_softmax(-1)
+                    truth = logprobs.gather(-1, tokens[number, reply, None])[:, 0]
+                gaps[version > 0] += [
+                    abs(float(right) - value)
+                    for right, value, sampled_by in zip(truth, each.logprobs, each.versions, strict=True)
+                    if sampled_by == version
+                ]
     return gaps
