@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 from pathlib import Path
 
 from producers import Gate
 from producers.generator.vllm_engine import VllmEngine
+from schemas import Weights
+
+
+def weights(version: int, dtype: str, series: str = "") -> Weights:
+    """What announces ``version``. Salts come of its digest: versions of different ``series`` share no cached prefix."""
+    digest = hashlib.sha256(f"{series} {version}".encode()).hexdigest()
+    return Weights(run="bench", version=version, sha256=digest, size_bytes=0, location=f"file:{digest}", dtype=dtype)
 
 
 class BenchEngine(VllmEngine):

@@ -8,7 +8,6 @@ headrace does, and begins every request again. ``drain`` admits none and waits f
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import statistics
 import time
@@ -19,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.report import Reach, Table
-from bench.swap.load import BenchEngine, Load, RestartingGate
+from bench.swap.load import BenchEngine, Load, RestartingGate, weights
 from bench.swap.subjects import Subject
 from bench.trials import Trials, turns
 from bus import FileWeights
@@ -54,7 +53,7 @@ class Ways:
         self._load = load
         self._store = store
         self._stored = stored
-        self._version = 0
+        self._version = -1
         self.by_name: dict[str, Callable[[], Awaitable[SwapReport | None]]] = {
             "no swap": self._nothing,
             "headrace": self._headrace,
@@ -109,12 +108,8 @@ class Ways:
             self._load.go_on()
 
     def _weights(self) -> Weights:
-        digest = hashlib.sha256(str(self._version).encode()).hexdigest()
         self._version += 1
-        return Weights(
-            run="bench", version=self._version - 1, sha256=digest, size_bytes=0, location=f"file:{digest}",
-            dtype=self._subject.dtype,
-        )  # fmt: skip
+        return weights(self._version, self._subject.dtype)
 
 
 def _forget(file: Path) -> None:

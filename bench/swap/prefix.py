@@ -8,7 +8,6 @@ keys and values are those of older weights, so later tokens differ from what the
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 import time
 from pathlib import Path
@@ -18,11 +17,12 @@ import numpy as np
 
 from bench.delta.changes import versions
 from bench.report import Table
+from bench.swap.load import weights
 from bench.swap.subjects import SMOLLM2
 from producers import Gate, GeneratorSettings
 from producers.generator.gate import RolloutSampler
 from producers.generator.vllm_engine import VllmEngine
-from schemas import PolicySettings, Weights
+from schemas import PolicySettings
 
 LR = 1e-5
 CONVERSATIONS, TURNS, SYSTEM, ASKED, REPLY = 4, 8, 128, 48, 24
@@ -64,7 +64,7 @@ class Played(NamedTuple):
 async def play(engine: VllmEngine, folders: list[Path], mode: Literal["keep", "refresh"]) -> Played:
     """All conversations, with a swap to the next of ``folders`` in the middle of some turns."""
     gate = Gate(engine, temperature=1.0, max_off_policy_steps=10**6, abort_late=False, prefix_on_swap=mode)
-    await gate.swap(_weights(0, mode), folders[0])
+    await gate.swap(weights(0, "float32", mode), folders[0])
     conversations = [Conversation(gate.sampler(f"{mode}-{number}"), number) for number in range(CONVERSATIONS)]
     version, began = 0, time.perf_counter()
     for turn in range(TURNS):
@@ -73,17 +73,9 @@ async def play(engine: VllmEngine, folders: list[Path], mode: Literal["keep", "r
             version += 1
             while gate.in_flight < CONVERSATIONS or engine.unsampled():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            await gate.swap(_weights(version, mode), folders[version])
+            await gate.swap(weights(version, "float32", mode), folders[version])
         await asyncio.gather(*replies)
     return Played(conversations, time.perf_counter() - began)
-
-
-def _weights(version: int, mode: str) -> Weights:
-    """Salts come of the digest, and the two modes must share none."""
-    digest = hashlib.sha256(f"{mode} {version}".encode()).hexdigest()
-    return Weights(
-        run="bench", version=version, sha256=digest, size_bytes=0, location=f"file:{digest}", dtype="float32"
-    )
 
 
 async def measure(root: Path) -> Table:
