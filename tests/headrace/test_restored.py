@@ -94,9 +94,7 @@ def test_its_rollouts_train_another_run_there(restored: Restored, whole: RunFold
         [sys.executable, "-m", "headrace", *words], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        assert process.stderr is not None
-        line = next(line for line in process.stderr if line.startswith("train it with: "))
-        train = line.removeprefix("train it with: headrace ").split()
+        train = told_command(process).split()
         trainer = subprocess.run(
             [sys.executable, "-m", "headrace", *train], cwd=ROOT, capture_output=True, text=True, check=False
         )
@@ -109,6 +107,17 @@ def test_its_rollouts_train_another_run_there(restored: Restored, whole: RunFold
             process.communicate()
     assert json.loads(out)["duplicates"] == 0
     assert steps_of(Place("dev", RunFolder(restored.empty / "dev"), restored.server)) == steps_of(Place("whole", whole))
+
+
+def told_command(process: subprocess.Popen[str]) -> str:
+    """What the replay says that trains its rollouts, without ``headrace``."""
+    assert process.stderr is not None
+    told = ""
+    for line in process.stderr:
+        if line.startswith("train it with: headrace "):
+            return line.removeprefix("train it with: headrace ")
+        told += line
+    pytest.fail(f"the replay ended before it said how to train: {told}")
 
 
 def steps_of(place: Place) -> list[Any]:
