@@ -30,7 +30,7 @@ def documents(count: int) -> list[Document]:
             Document(
                 tokens=random.integers(3, 45, length).astype(np.int32),
                 trained=trained,
-                exact=trained,
+                exact=True,
                 logprobs=np.where(trained, -2.0, 0.0).astype(np.float32),
                 advantage=float(random.normal()),
             )

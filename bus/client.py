@@ -101,8 +101,12 @@ class RoomyTransport(TcpTransport):
 
 def _header_block(headers: Mapping[str, str]) -> bytes:
     """The headers as they travel; a line break in a value becomes a space. Raises BadHeaderError for a bad name."""
-    lines = [f"{_legible(name)}: {value.strip().translate(_ONE_LINE)}" for name, value in headers.items()]
+    lines = [f"{_legible(name)}: {_one_line(value.strip())}" for name, value in headers.items()]
     return "\r\n".join(("NATS/1.0", *lines, "\r\n")).encode()
+
+
+def _one_line(value: str) -> str:
+    return value if value.isprintable() else value.translate(_ONE_LINE)
 
 
 @lru_cache(maxsize=256)

@@ -127,11 +127,15 @@ class Inbox:
         with self._changed:
             # A redelivery's reply replaces the earlier one: a server that was killed may have forgotten that.
             self._replies.update((delivery.sequence, delivery.reply) for delivery in fetched)
+        ready: list[Delivery] = []
         for delivery in fetched:
-            if delivery.sequence > self._next:
+            if delivery.sequence > self._next + len(ready):
+                self._put(ready)
+                ready = []
                 await self._read_up_to(delivery.sequence)
-            if delivery.sequence == self._next:
-                self._put(delivery)
+            if delivery.sequence == self._next + len(ready):
+                ready.append(delivery)
+        self._put(ready)
 
     async def _look_for_strays(self) -> None:
         """Read what the consumer has handed out, but not to us."""
@@ -149,7 +153,7 @@ class Inbox:
             if logged.sequence >= sequence:
                 break
             await self._await_room()
-            self._put(self.consumer.undelivered(logged))
+            self._put([self.consumer.undelivered(logged)])
         self._next = max(self._next, sequence)  # What was not there was purged.
 
     async def _await_room(self) -> None:
@@ -164,9 +168,11 @@ class Inbox:
     def _has_room(self) -> bool:
         return len(self._buffer) < MOST_MESSAGES and self._bytes + FETCH_BYTES <= MOST_BYTES
 
-    def _put(self, delivery: Delivery) -> None:
-        self._next = delivery.sequence + 1
-        with self._changed:
-            self._buffer.append(delivery)
-            self._bytes += len(delivery.payload)
-            self._changed.notify()
+    def _put(self, deliveries: list[Delivery]) -> None:
+        """Those that come next, all at once: each time the other thread is woken costs both of them."""
+        if deliveries:
+            self._next = deliveries[-1].sequence + 1
+            with self._changed:
+                self._buffer += deliveries
+                self._bytes += sum(len(each.payload) for each in deliveries)
+                self._changed.notify()

@@ -125,7 +125,7 @@ def why(fault: Fault, spec: StreamSpec) -> str:
 
 def _header_bytes(headers: dict[str, str]) -> int:
     """As the server counts them: a line for each, and 64 for what frames them and the sequence that may be added."""
-    return 64 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+    return 64 + len("".join([*headers, *headers.values()]).encode()) + 4 * len(headers)
 
 
 class Ack(msgspec.Struct):

@@ -9,6 +9,7 @@ Shape legend: T tokens of a sequence, S sampled tokens of it (S <= T), M members
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, Literal
 
@@ -411,6 +412,11 @@ def event_name(event: Event | type[Event]) -> str:
 
 def event_tag(event: Event | type[Event]) -> str:
     """``rollout.v1`` for a Rollout."""
-    tag = event.__struct_config__.tag
+    return _tag(event if isinstance(event, type) else type(event))
+
+
+@cache
+def _tag(kind: type[Event]) -> str:
+    tag = kind.__struct_config__.tag
     assert isinstance(tag, str)
     return tag

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from .errors import ConfigError, EventInvalid
 from .events import (
@@ -44,7 +45,11 @@ def subject_of(event: Event) -> str:
 
     Raises EventInvalid where a name in it has a character that a subject cannot carry.
     """
-    parts = (PREFIX, event.run, event_name(event), *_details(event))
+    return _joined(PREFIX, event.run, event_name(event), *_details(event))
+
+
+@lru_cache(maxsize=1024)
+def _joined(*parts: str) -> str:
     for part in parts:
         if not _PART.fullmatch(part):
             raise EventInvalid(f"{part!r} cannot be a part of a subject: use letters, digits, '_' or '-'")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .errors import EventInvalid
 from .events import (
@@ -70,34 +71,35 @@ def validate(event: Event) -> None:
         case Lifecycle():
             _check_figures("details", event.details)
         case Control():
-            _require((event.limit is not None) == (event.action == "limit"), "limit belongs to action 'limit'")
-
-
-def _require(holds: bool, reason: str) -> None:
-    if not holds:
-        raise EventInvalid(reason)
+            if (event.limit is not None) != (event.action == "limit"):
+                raise EventInvalid("limit belongs to action 'limit'")
 
 
 def _check_finite(values: Iterable[float]) -> None:
     for value in values:
-        _require(math.isfinite(value), f"number {value} is not finite")
+        if not math.isfinite(value):
+            raise EventInvalid(f"number {value} is not finite")
 
 
 def _check_figures(field: str, figures: Mapping[str, float]) -> None:
     for name, value in figures.items():
-        _require(math.isfinite(value), f"number {value} is not finite: {name!r} of {field}")
+        if not math.isfinite(value):
+            raise EventInvalid(f"number {value} is not finite: {name!r} of {field}")
 
 
 def _check_at_most(most: float, **fields: float) -> None:
     for field, value in fields.items():
-        _require(value <= most, f"{field} {value} exceeds {most}")
+        if value > most:
+            raise EventInvalid(f"{field} {value} exceeds {most}")
 
 
 def _check_json(value: Any, depth: int = 0) -> None:
-    _require(depth <= MAX_DATA_DEPTH, f"data is nested deeper than {MAX_DATA_DEPTH} levels")
+    if depth > MAX_DATA_DEPTH:
+        raise EventInvalid(f"data is nested deeper than {MAX_DATA_DEPTH} levels")
     match value:
         case dict():
-            _require(all(isinstance(key, str) for key in value), "data has a key that is not text")
+            if not all(isinstance(key, str) for key in value):
+                raise EventInvalid("data has a key that is not text")
             for inner in value.values():
                 _check_json(inner, depth + 1)
         case list() | tuple():
@@ -106,13 +108,14 @@ def _check_json(value: Any, depth: int = 0) -> None:
         case float():
             _check_finite([value])
         case _:
-            known = value is None or isinstance(value, (bool, int, str))
-            _require(known, f"data has a {type(value).__name__}, which is no JSON value")
+            if value is not None and not isinstance(value, (bool, int, str)):
+                raise EventInvalid(f"data has a {type(value).__name__}, which is no JSON value")
 
 
 def _check_rollout(rollout: Rollout) -> None:
     _check_played(rollout)
-    _require(rollout.member < MAX_GROUP_SIZE, f"member {rollout.member} is not below {MAX_GROUP_SIZE}")
+    if rollout.member >= MAX_GROUP_SIZE:
+        raise EventInvalid(f"member {rollout.member} is not below {MAX_GROUP_SIZE}")
     _check_at_most(MAX_NUMBER, group=rollout.group)
     _check_at_most(MAX_COUNT, attempt=rollout.attempt, swaps_during=rollout.swaps_during)
 
@@ -121,74 +124,109 @@ def _check_evaluated(evaluated: Evaluated) -> None:
     _check_played(evaluated)
     _check_at_most(MAX_COUNT, version=evaluated.version, task=evaluated.task, sample=evaluated.sample)
     for span in evaluated.spans:
-        wanted = span.version == evaluated.version
-        _require(wanted, f"version {span.version} sampled tokens in an evaluation of version {evaluated.version}")
+        if span.version != evaluated.version:
+            raise EventInvalid(f"version {span.version} sampled tokens in an evaluation of version {evaluated.version}")
 
 
 def _check_played(played: Played) -> None:
-    _require(len(played.tokens) % 4 == 0, "tokens is not a whole number of int32 values")
-    _require(len(played.logprobs) % 4 == 0, "logprobs is not a whole number of float32 values")
+    if len(played.tokens) % 4:
+        raise EventInvalid("tokens is not a whole number of int32 values")
+    if len(played.logprobs) % 4:
+        raise EventInvalid("logprobs is not a whole number of float32 values")
     n_tokens, n_sampled = len(played.tokens) // 4, len(played.logprobs) // 4
-    _require(n_tokens <= MAX_ROLLOUT_TOKENS, f"{n_tokens} tokens exceed {MAX_ROLLOUT_TOKENS}")
     _check_at_most(MAX_NUMBER, index=played.index)
-    _require(played.generator.isprintable(), f"generator {played.generator!r} cannot be a header")
-    _require(len(played.turns) <= MAX_TURNS, f"{len(played.turns)} turns exceed {MAX_TURNS}")
-    _check_at_most(MAX_COUNT, cached=max((turn.cached for turn in played.turns), default=0))
-    in_turns = sum(turn.context + turn.sampled for turn in played.turns)
-    _require(in_turns == n_tokens, f"turns cover {in_turns} of {n_tokens} tokens")
-    in_replies = sum(turn.sampled for turn in played.turns)
-    _require(in_replies == n_sampled, f"{n_sampled} logprobs for {in_replies} sampled tokens")
+    if not played.generator.isprintable():
+        raise EventInvalid(f"generator {played.generator!r} cannot be a header")
+    _check_turns(played, n_tokens, n_sampled)
     _check_starts(played)
     _check_spans(played, n_sampled)
-    if n_tokens:
-        _require(int(played.token_ids().min()) >= 0, "a token id is negative")
+    if n_tokens and int(np.minimum.reduce(played.token_ids())) < 0:
+        raise EventInvalid("a token id is negative")
     if n_sampled:
-        logprobs = played.logprob_values()
-        _require(bool(np.isfinite(logprobs).all()), "a logprob is not finite")
-        _require(float(logprobs.max()) <= GREATEST_LOGPROB, "a logprob is above 0")
-        _require(float(logprobs.min()) >= LEAST_LOGPROB, f"a logprob is below {LEAST_LOGPROB:g}")
-    _require((played.reward is None) == (played.error is not None), "exactly one of reward and error is needed")
-    _require(played.error is not None or n_sampled > 0, "a rollout with a reward has no sampled token")
+        _check_logprobs(played.logprob_values())
+    if (played.reward is None) != (played.error is not None):
+        raise EventInvalid("exactly one of reward and error is needed")
+    if played.error is None and not n_sampled:
+        raise EventInvalid("a rollout with a reward has no sampled token")
     check_outcome(played.reward, played.metrics)
     _check_timings(played.timings)
+
+
+def _check_turns(played: Played, n_tokens: int, n_sampled: int) -> None:
+    if n_tokens > MAX_ROLLOUT_TOKENS:
+        raise EventInvalid(f"{n_tokens} tokens exceed {MAX_ROLLOUT_TOKENS}")
+    if len(played.turns) > MAX_TURNS:
+        raise EventInvalid(f"{len(played.turns)} turns exceed {MAX_TURNS}")
+    _check_at_most(MAX_COUNT, cached=max((turn.cached for turn in played.turns), default=0))
+    in_turns = sum(turn.context + turn.sampled for turn in played.turns)
+    if in_turns != n_tokens:
+        raise EventInvalid(f"turns cover {in_turns} of {n_tokens} tokens")
+    in_replies = sum(turn.sampled for turn in played.turns)
+    if in_replies != n_sampled:
+        raise EventInvalid(f"{n_sampled} logprobs for {in_replies} sampled tokens")
+
+
+def _check_logprobs(logprobs_S: npt.NDArray[np.float32]) -> None:
+    # Both ends of the range in two passes; what is not a number is in no range, for a minimum with it is none either.
+    least, greatest = float(np.minimum.reduce(logprobs_S)), float(np.maximum.reduce(logprobs_S))
+    if least >= LEAST_LOGPROB and greatest <= GREATEST_LOGPROB:
+        return
+    if not np.isfinite(logprobs_S).all():
+        raise EventInvalid("a logprob is not finite")
+    if greatest > GREATEST_LOGPROB:
+        raise EventInvalid("a logprob is above 0")
+    raise EventInvalid(f"a logprob is below {LEAST_LOGPROB:g}")
 
 
 def check_outcome(reward: float | None, metrics: Mapping[str, float]) -> None:
     """Raise EventInvalid for a reward or metrics, plain numbers by name, that a rollout cannot have."""
     _check_finite([] if reward is None else [reward])
     _check_finite(metrics.values())
-    _require(abs(reward or 0.0) <= MAX_REWARD, f"reward {reward} is beyond {MAX_REWARD:g}")
-    _require(len(metrics) <= MAX_METRICS, f"{len(metrics)} metrics exceed {MAX_METRICS}")
+    if abs(reward or 0.0) > MAX_REWARD:
+        raise EventInvalid(f"reward {reward} is beyond {MAX_REWARD:g}")
+    if len(metrics) > MAX_METRICS:
+        raise EventInvalid(f"{len(metrics)} metrics exceed {MAX_METRICS}")
     for name, value in metrics.items():
-        _require(len(name) <= MAX_NAME, f"a metric has a name of {len(name)} characters, more than {MAX_NAME}")
-        _require(abs(value) <= MAX_METRIC, f"metric {name!r} is {value}, beyond {MAX_METRIC:g}")
+        if len(name) > MAX_NAME:
+            raise EventInvalid(f"a metric has a name of {len(name)} characters, more than {MAX_NAME}")
+        if abs(value) > MAX_METRIC:
+            raise EventInvalid(f"metric {name!r} is {value}, beyond {MAX_METRIC:g}")
 
 
 def _check_timings(timings: Timings) -> None:
     _check_finite((timings.started_at, timings.total_s, timings.sampling_s))
-    _require(0 <= timings.started_at <= MAX_TIME_S, f"started_at {timings.started_at} is no time of day")
+    if not 0 <= timings.started_at <= MAX_TIME_S:
+        raise EventInvalid(f"started_at {timings.started_at} is no time of day")
     for duration_s in (timings.total_s, timings.sampling_s):
-        _require(abs(duration_s) <= MAX_TIME_S, f"{duration_s} s is no duration")
+        if abs(duration_s) > MAX_TIME_S:
+            raise EventInvalid(f"{duration_s} s is no duration")
 
 
 def _check_starts(played: Played) -> None:
     """A new sequence begins with context: nothing predicts its first token, so that one cannot have been sampled."""
     before = 0
     for turn in played.starts:
-        _require(before < turn < len(played.turns), f"a sequence starts at turn {turn} of {len(played.turns)}")
-        _require(played.turns[turn].context > 0, f"the sequence that starts at turn {turn} has no context")
+        if not before < turn < len(played.turns):
+            raise EventInvalid(f"a sequence starts at turn {turn} of {len(played.turns)}")
+        if played.turns[turn].context == 0:
+            raise EventInvalid(f"the sequence that starts at turn {turn} has no context")
         before = turn
 
 
 def _check_spans(played: Played, n_sampled: int) -> None:
     position, version = 0, -1
     for span in played.spans:
-        _require(span.start == position, f"a span starts at {span.start}, expected {position}")
-        _require(span.end > span.start, f"the span at {span.start} is empty")
-        _require(span.version > version, f"version {span.version} follows version {version}")
-        _require(span.version <= MAX_VERSION, f"version {span.version} exceeds {MAX_VERSION}")
+        if span.start != position:
+            raise EventInvalid(f"a span starts at {span.start}, expected {position}")
+        if span.end <= span.start:
+            raise EventInvalid(f"the span at {span.start} is empty")
+        if span.version <= version:
+            raise EventInvalid(f"version {span.version} follows version {version}")
+        if span.version > MAX_VERSION:
+            raise EventInvalid(f"version {span.version} exceeds {MAX_VERSION}")
         position, version = span.end, span.version
-    _require(position == n_sampled, f"spans cover {position} of {n_sampled} sampled tokens")
+    if position != n_sampled:
+        raise EventInvalid(f"spans cover {position} of {n_sampled} sampled tokens")
 
 
 def _check_step(step: Step) -> None:
@@ -200,14 +238,16 @@ def _check_step(step: Step) -> None:
     trained = sum(a is not None for group in step.groups for a in group.advantages)
     packed = sorted(i for micro_batch in step.packing for row in micro_batch for i in row)
     # A member whose rollout has several training sequences has as many positions.
-    once = len(packed) >= trained and packed == list(range(len(packed)))
-    _require(once, f"packing does not hold each of {trained} members once")
+    if len(packed) < trained or packed != list(range(len(packed))):
+        raise EventInvalid(f"packing does not hold each of {trained} members once")
 
 
 def _check_trained_group(group: TrainedGroup) -> None:
     lengths = {len(group.sequences), len(group.rewards), len(group.advantages)}
-    _require(len(lengths) == 1, f"group {group.group}: lists differ in length")
+    if len(lengths) != 1:
+        raise EventInvalid(f"group {group.group}: lists differ in length")
     _check_finite(value for value in group.rewards + group.advantages if value is not None)
     without = {str(member) for member, advantage in enumerate(group.advantages) if advantage is None}
     unknown = sorted(set(group.left_out) - without)
-    _require(not unknown, f"group {group.group}: left_out names {unknown}, which are not members without an advantage")
+    if unknown:
+        raise EventInvalid(f"group {group.group}: left_out names {unknown}, which are not members without an advantage")

@@ -80,7 +80,7 @@ def document(tokens: npt.NDArray[np.int32], logprobs: npt.NDArray[np.float32], a
     sampled = np.arange(len(tokens)) >= CONTEXT
     logprobs_T = np.zeros(len(tokens), np.float32)
     logprobs_T[CONTEXT:] = logprobs
-    return Document(tokens=tokens, trained=sampled, exact=sampled, logprobs=logprobs_T, advantage=advantage)
+    return Document(tokens=tokens, trained=sampled, exact=True, logprobs=logprobs_T, advantage=advantage)
 
 
 def pack_documents(documents: list[Document]) -> int:

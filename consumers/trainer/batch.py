@@ -62,21 +62,17 @@ def micro_batches(
 def documents(member: Member, advantage: float, step: int, rules: Rules) -> list[Document]:
     """One rollout as ``step`` trains it: a document for each training sequence, all with its advantage."""
     rollout = member.rollout
-    sampled_T = rollout.loss_mask()
-    logprobs_T = np.zeros(len(sampled_T), dtype=np.float32)
+    trained_T = trained_tokens(member, step, rules)
+    logprobs_T, logprobs_S = np.zeros(len(trained_T), dtype=np.float32), rollout.logprob_values()
     said = 0
     for reply in rollout.replies():
         before, said = said, said + reply.stop - reply.start
-        logprobs_T[reply] = rollout.logprob_values()[before:said]
-    exact_T = np.zeros_like(sampled_T)
-    if rollout.swaps_during == 0 and rollout.greatest_version == step - 1:
-        exact_T = sampled_T
-    trained_T = trained_tokens(member, step, rules)
+        logprobs_T[reply] = logprobs_S[before:said]
     return [
         Document(
             tokens=rollout.token_ids()[part.start : part.stop],
             trained=trained_T[part.start : part.stop],
-            exact=exact_T[part.start : part.stop],
+            exact=rollout.swaps_during == 0 and rollout.greatest_version == step - 1,
             logprobs=logprobs_T[part.start : part.stop],
             advantage=advantage,
         )

@@ -93,14 +93,25 @@ def trained_tokens(member: Member, step: int, rules: Rules) -> npt.NDArray[np.bo
     """Bool [T]: the tokens of a rollout that ``step`` trains. Raises FutureVersion."""
     rollout = member.rollout
     trained_T = rollout.loss_mask()
-    # All tokens of a span are equally old, so it is decided by spans: there are few of them.
-    fresh_N = fresh(
-        np.array([span.version for span in rollout.spans], np.int32),
-        step=step, bound=rules.max_off_policy_steps, stale=rules.stale,
-    )  # fmt: skip
+    fresh_N = _fresh_spans(rollout, step, rules)
     if not fresh_N.all():
         trained_T[trained_T] = np.repeat(fresh_N, [span.end - span.start for span in rollout.spans])
     return trained_T & kept_tokens(rollout, rules) if rules.too_long == "cut" else trained_T
+
+
+def _fresh_spans(rollout: Rollout, step: int, rules: Rules) -> npt.NDArray[np.bool_]:
+    """Bool [N], for each span. All its tokens are equally old, and there are few spans."""
+    return fresh(
+        np.array([span.version for span in rollout.spans], np.int32),
+        step=step, bound=rules.max_off_policy_steps, stale=rules.stale,
+    )  # fmt: skip
+
+
+def _trains(member: Member, step: int, rules: Rules) -> bool:
+    """Whether ``step`` trains a token of it. Raises FutureVersion."""
+    if rules.too_long == "cut":
+        return bool(trained_tokens(member, step, rules).any())
+    return bool(_fresh_spans(member.rollout, step, rules).any())  # No span is empty.
 
 
 def _advantages(rewards: list[float | None], rules: Rules) -> list[float | None]:
@@ -119,7 +130,7 @@ def _reason(member: Member, step: int, rules: Rules) -> LeftOutReason | None:
         return "too_long"
     if rules.truncated != "train" and _truncated(rollout):
         return "truncated"
-    if not trained_tokens(member, step, rules).any():
+    if not _trains(member, step, rules):
         return "stale"
     return None
 

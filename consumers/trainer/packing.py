@@ -29,8 +29,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """int32 [T]."""
     trained: npt.NDArray[np.bool_]
     """bool [T]: which tokens are trained; the first cannot be, for nothing predicts it."""
-    exact: npt.NDArray[np.bool_]
-    """bool [T]: which tokens the very weights that are updated have sampled."""
+    exact: bool
+    """Whether the very weights that are updated have sampled it all, with no swap in between."""
     logprobs: npt.NDArray[np.float32]
     """float32 [T]: log-probability under the policy that sampled the token; 0 where not sampled."""
     advantage: float
@@ -131,7 +131,8 @@ def _build(rows: list[list[int]], documents: Sequence[Document]) -> MicroBatch:
             batch.tokens_RL[r, start:end] = document.tokens
             batch.positions_RL[r, start:end] = positions[: end - start]
             batch.trained_RL[r, start:end] = document.trained
-            np.logical_and(document.trained, document.exact, out=batch.exact_RL[r, start:end])
+            if document.exact:
+                batch.exact_RL[r, start:end] = document.trained
             np.copyto(batch.advantages_RL[r, start:end], document.advantage, where=document.trained)
             np.copyto(batch.logprobs_RL[r, start:end], document.logprobs, where=document.trained)
             start = end

@@ -36,7 +36,7 @@ def batch_of(prompts: Sequence[list[int]], samples: Sequence[Sample]) -> MicroBa
         logprobs[sampled] = sample.logprobs
         documents.append(
             Document(
-                tokens=np.array([*prompt, *sample.tokens], np.int32), trained=sampled, exact=sampled, logprobs=logprobs,
+                tokens=np.array([*prompt, *sample.tokens], np.int32), trained=sampled, exact=True, logprobs=logprobs,
                 advantage=1.0,
             )
         )  # fmt: skip

@@ -32,10 +32,21 @@ def test_the_sequences_of_a_rollout_divide_what_it_holds() -> None:
     (whole,) = documents(Member(32, WHOLE), 0.5, 6, RULES)
     first, second = documents(Member(31, PARTED), 0.5, 6, RULES)
     assert (len(first.tokens), len(second.tokens)) == (9, 5)
-    for field in ("tokens", "trained", "exact", "logprobs"):
+    for field in ("tokens", "trained", "logprobs"):
         joined = np.concatenate([getattr(first, field), getattr(second, field)])
         assert joined.tolist() == getattr(whole, field).tolist()
     assert first.advantage == second.advantage == 0.5
+
+
+@pytest.mark.parametrize(
+    ("version", "swaps_during", "exact"), [(5, 0, True), (4, 0, False), (5, 1, False)], ids=["new", "old", "crossed"]
+)
+def test_a_rollout_is_exact_where_no_others_than_the_weights_of_the_step_sampled_it(
+    version: int, swaps_during: int, exact: bool
+) -> None:
+    rollout = msgspec.structs.replace(WHOLE, spans=[Span(version, 0, 6)], swaps_during=swaps_during)
+    (document,) = documents(Member(32, rollout), 0.5, 6, RULES)
+    assert document.exact is exact
 
 
 def test_tokens_are_masked_by_age_in_each_sequence() -> None:

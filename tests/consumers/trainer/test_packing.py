@@ -72,7 +72,7 @@ def test_padding_is_what_the_arrays_have_beyond_the_documents(case: tuple[list[i
         Document(
             tokens=np.zeros(length, np.int32),
             trained=np.zeros(length, np.bool_),
-            exact=np.zeros(length, np.bool_),
+            exact=False,
             logprobs=np.zeros(length, np.float32),
             advantage=0.0,
         )
@@ -131,7 +131,7 @@ def test_a_document_that_trains_its_first_token_is_refused() -> None:
     document = Document(
         tokens=np.zeros(2, np.int32),
         trained=np.ones(2, np.bool_),
-        exact=np.ones(2, np.bool_),
+        exact=True,
         logprobs=np.zeros(2, np.float32),
         advantage=1.0,
     )
@@ -143,7 +143,7 @@ def test_a_document_whose_arrays_disagree_is_refused() -> None:
     document = Document(
         tokens=np.zeros(3, np.int32),
         trained=np.zeros(3, np.bool_),
-        exact=np.zeros(3, np.bool_),
+        exact=False,
         logprobs=np.zeros(2, np.float32),
         advantage=1.0,
     )

@@ -48,7 +48,7 @@ def whole_documents(lengths: list[int]) -> list[Document]:
         Document(
             tokens=random.integers(0, VOCABULARY, length).astype(np.int32),
             trained=np.arange(length) > 0,
-            exact=np.zeros(length, np.bool_),
+            exact=False,
             logprobs=np.zeros(length, np.float32),
             advantage=1.0,
         )
