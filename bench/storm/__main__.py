@@ -2,7 +2,7 @@
 
 python -m bench.storm [GENERATORS [SECONDS]] [--json]: 200 and 30 unless given. A quarter of the generators, half of
 them, and all, with weights in a folder, and all with weights of 1 MiB through NATS; then, for each, what the log says.
-Each has a connection, a lease on its groups, heartbeats and a cache of its own. About 5 minutes. The generators' own
+Each has a connection, a lease on its groups, heartbeats and a cache of its own. About 3 minutes. The generators' own
 Python shares the machine with the server: look at both processor columns.
 """
 
