@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from headrace.children import tied_to
 from schemas import Step
 from tests.end_to_end.conftest import ROOT
 from tests.end_to_end.logbook import read_logbook
@@ -57,7 +58,7 @@ def run_up(folder: Path, config: Path, sets: list[str], *, limit_s: float) -> Ru
     with progress.open("w") as errors:
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}, preexec_fn=tied_to(os.getpid()),
         )  # fmt: skip
         try:
             uses = _watch(process, progress, began, limit_s)
