@@ -7,8 +7,8 @@ of its time, which makes 2.86 the ideal ratio. Seed 0 is run with every setting,
 fastest of those that reach the same reward. About 28 minutes on two quiet cores: the trainer has one, the generator and
 the server the other.
 
-The number of steps is one after which learning has ended. In its middle a bound of k steps costs about as many of them,
-whatever the algorithm: how fast a setting reaches a reward on the way has a column of its own.
+The number of steps is one after which learning has ended: in its middle, old tokens cost reward. How fast a setting
+reaches one on the way has a column of its own.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ import concurrent.futures
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from bus import Address, Bus, BusThread, EmbeddedServer, Inbox, Ledger, connect, inbox
+from bus import Address, Bus, BusThread, Delivery, EmbeddedServer, Inbox, Ledger, Logged, connect, inbox
 from bus.settings import LogSettings, WeightsSettings
 from schemas import ROLLOUTS, BusError, PublishFailed, ServerUnreachable, Turn
 from tests import examples
@@ -198,6 +198,50 @@ def test_messages_that_another_process_took_are_read_from_the_stream(
     assert take(box, 2) == [11, 12]
     other.stop()
     assert box.get(0.3) is None
+
+
+class OneFetch:
+    """A consumer that hands out what it was made with, and then nothing more."""
+
+    name = "stub"
+
+    def __init__(self, fetched: list[Delivery]) -> None:
+        self._fetched = fetched
+
+    async def fetch(self, batch: int, timeout_s: float, *, max_bytes: int) -> list[Delivery]:
+        if not self._fetched:
+            await asyncio.Event().wait()
+        fetched, self._fetched = self._fetched, []
+        return fetched
+
+    def undelivered(self, logged: Logged) -> Logged:
+        return logged
+
+
+def delivery(sequence: int) -> Delivery:
+    """Message ``sequence`` of a stream, with as many bytes."""
+    return Delivery(
+        sequence=sequence, time=0.0, subject="", headers={}, payload=bytes(sequence), event=None, invalid="a stub",
+        delivered=1, reply=f"reply {sequence}", wire=cast("Any", None),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fetched",
+    [[1, 2, 5, 6], [1, 2, 2, 5, 6], [5, 6], [6], [1, 2, 3, 4, 5, 6], [4, 6]],
+    ids=lambda fetched: str(fetched),
+)
+async def test_what_is_missing_in_a_fetch_comes_from_the_stream_in_its_place(fetched: list[int]) -> None:
+    async def read(start: int) -> AsyncIterator[Logged]:
+        for sequence in range(start, 9):
+            yield delivery(sequence)
+
+    consumer = cast("Any", OneFetch([delivery(sequence) for sequence in fetched]))
+    box = Inbox(consumer, asyncio.get_running_loop(), start=1, read=read)
+    pumping = asyncio.create_task(box.pump())
+    assert await asyncio.to_thread(take, box, 6) == [1, 2, 3, 4, 5, 6]
+    assert box.buffered == (0, 0)
+    pumping.cancel()
 
 
 def test_inbox_of_a_deleted_consumer_says_so(
