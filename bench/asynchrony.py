@@ -29,7 +29,6 @@ from tests.end_to_end.conftest import STAND_IN
 CONFIG = """
 [run]
 name = "tail"
-steps = 120
 
 [model]
 path = "{model}"
@@ -141,8 +140,7 @@ def reached_s(run: Run) -> float:
 
 def reward(run: Run) -> float:
     """At its end."""
-    last: float = run.summary["reward_last"]
-    return last
+    return float(run.summary["reward_last"])
 
 
 def row(setting: Setting, runs: list[Run], synchronous: list[Run]) -> tuple[str | float | Trials, ...]:

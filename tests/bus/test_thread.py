@@ -229,7 +229,7 @@ def delivery(sequence: int) -> Delivery:
 @pytest.mark.parametrize(
     "fetched",
     [[1, 2, 5, 6], [1, 2, 2, 5, 6], [5, 6], [6], [1, 2, 3, 4, 5, 6], [4, 6]],
-    ids=lambda fetched: str(fetched),
+    ids=str,
 )
 async def test_what_is_missing_in_a_fetch_comes_from_the_stream_in_its_place(fetched: list[int]) -> None:
     async def read(start: int) -> AsyncIterator[Logged]:

@@ -35,6 +35,7 @@ def test_the_sequences_of_a_rollout_divide_what_it_holds() -> None:
     for field in ("tokens", "trained", "logprobs"):
         joined = np.concatenate([getattr(first, field), getattr(second, field)])
         assert joined.tolist() == getattr(whole, field).tolist()
+    assert first.exact == second.exact == whole.exact
     assert first.advantage == second.advantage == 0.5
 
 
