@@ -224,19 +224,20 @@ async def test_a_lease_is_renewed_for_as_long_as_the_play_lasts(mill: Mill) -> N
     await mill.announce(0)
     await mill.issue(0)
     slow = Turn(go_on=asyncio.Event())
-    async with mill.generator(slow), mill.generator(Turn()):
+    async with mill.generator(slow):
         await slow.begun.wait()
-        # A second group is played and settled by somebody while more than one lease time passes.
-        deadline = asyncio.get_running_loop().time() + 2.5 * SETTINGS.lease_s
+        async with mill.generator(Turn()):  # Only now: whoever is first takes the group.
+            # More than one lease time passes, and the other generator asks for tasks all the while.
+            deadline = asyncio.get_running_loop().time() + 2.5 * SETTINGS.lease_s
 
-        async def leases_have_passed() -> bool:
-            return asyncio.get_running_loop().time() > deadline
+            async def leases_have_passed() -> bool:
+                return asyncio.get_running_loop().time() > deadline
 
-        await eventually(leases_have_passed)
-        assert (await mill.trainer.state(ROLLOUTS)).messages == 0, "the other generator has played it"
-        assert slow.go_on is not None
-        slow.go_on.set()
-        rollouts = await mill.rollouts(SIZE)
+            await eventually(leases_have_passed)
+            assert (await mill.trainer.state(ROLLOUTS)).messages == 0, "the other generator has played it"
+            assert slow.go_on is not None
+            slow.go_on.set()
+            rollouts = await mill.rollouts(SIZE)
     assert {each.attempt for each in rollouts} == {1}
 
 
