@@ -1,7 +1,8 @@
 """Reading a stream in order, in batches of direct gets: no consumer is made, and no delivery taken from anyone.
 
-A follower is woken by the server's headers-only copy of each stored message (``republish``), so it is idle in
-between and sees no message before it is stored. Copies may be missed; the reader looks by itself now and then.
+A follower is woken by the server's headers-only echo of each stored message (``republish``), so it is idle in
+between and sees no message before it is stored. Echoes may be missed; the reader looks by itself now and then, and
+often where the stream has none.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-from nats.aio.msg import Msg
 
 from schemas import Event, LogGap, StreamSpec, subject_filter
 
 from .patience import Patience
 from .permissions import stored_subject
+from .received import Received
 from .stream import ANYTHING, Logged, StreamState, current_state, epoch_s, event_in, from_leader
 from .wire import Wire
 
@@ -30,6 +31,8 @@ BATCH_BYTES = 16 * 1024 * 1024
 QUIET_S = 5.0
 LOOK_EVERY_S = 5.0
 """A follower that hears nothing looks at the stream so often."""
+LOOK_OFTEN_S = 0.1
+"""The same where the stream has no echo."""
 _OF_THE_GET = {
     "Nats-Stream",
     "Nats-Subject",
@@ -43,7 +46,7 @@ _OF_THE_GET = {
 class _Batch(msgspec.Struct):
     """Messages without a hole between them, and how they end."""
 
-    messages: list[Msg]
+    messages: list[Received]
     at_end: bool = False
     """There was nothing after them."""
     trouble: str = ""
@@ -56,6 +59,7 @@ class LogReader:
     def __init__(self, wire: Wire, run: str, spec: StreamSpec, kinds: Sequence[type[Event]], start: int) -> None:
         self._wire = wire
         self._stream = spec.name(run)
+        self._look_every_s = LOOK_EVERY_S if spec.echoed else LOOK_OFTEN_S
         self._wanted = tuple(kinds)
         # The server filters by one subject; several kinds are sorted out here.
         self._filter = subject_filter(run, kinds[0]) if len(kinds) == 1 else ANYTHING
@@ -79,7 +83,7 @@ class LogReader:
         while tail is None or self._next <= tail:
             batch = await self._batch()
             for message in batch.messages:
-                sequence = int((message.headers or {})["Nats-Sequence"])
+                sequence = int(message.headers["Nats-Sequence"])
                 if tail is not None and sequence > tail:
                     return
                 await self._check_gap(sequence)
@@ -106,7 +110,7 @@ class LogReader:
         )
         batch, before = _Batch(messages=[]), 0
         for message in answer.messages:
-            headers = message.headers or {}
+            headers = message.headers
             if int(headers.get("Nats-Last-Sequence", before)) != before:
                 batch.trouble = "messages were lost on the way"
                 return batch
@@ -141,8 +145,8 @@ class LogReader:
                 f"{state.first_sequence}): restore the stream from a backup, or start a new run"
             )
 
-    def _logged(self, message: Msg, sequence: int) -> Logged | None:
-        headers = message.headers or {}
+    def _logged(self, message: Received, sequence: int) -> Logged | None:
+        headers = message.headers
         event, invalid = event_in(message.data, headers["Nats-Subject"])
         if self._wanted and not isinstance(event, self._wanted):
             if invalid:
@@ -160,7 +164,7 @@ class LogReader:
 
     async def _await_news(self, news: _News) -> None:
         """Return when there may be more to read. Raises LogGap where the stream is shorter than what was read."""
-        while not await news.heard(self._next, LOOK_EVERY_S):
+        while not await news.heard(self._next, self._look_every_s):
             state = await self._state()
             if state.last_sequence < self._next - 1:
                 raise LogGap(
@@ -194,8 +198,8 @@ class _News:
         self._forget()
         await self._wire.unsubscribe(self._subscription)
 
-    async def _take(self, message: Msg) -> None:
-        self._newest = max(self._newest, int((message.headers or {}).get("Nats-Sequence", 0)))
+    def _take(self, message: Received) -> None:
+        self._newest = max(self._newest, int(message.headers.get("Nats-Sequence", 0)))
         self._changed.set()
 
     async def heard(self, sequence: int, timeout_s: float) -> bool:

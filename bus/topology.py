@@ -54,10 +54,11 @@ def stream_config(spec: StreamSpec, run: str, log: LogSettings, weights: Weights
         return config | {"max_bytes": int(weights.max_gib * GIB), "allow_rollup_hdrs": True}
     if spec.max_bytes is None:
         config["max_bytes"] = int(log.max_gib * GIB)
+    echo = {"src": ">", "dest": stored_subject(spec.name(run)), "headers_only": True}
     return config | {
         "compression": log.compression,
         "max_msg_size": largest_message_bytes(spec),
-        "republish": {"src": ">", "dest": stored_subject(spec.name(run)), "headers_only": True},
+        "republish": echo if spec.echoed else None,
     }
 
 

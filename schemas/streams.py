@@ -41,6 +41,8 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Limit of the stream; None where the run's configuration gives it (``log.max_gib``, ``weights.max_gib``)."""
     duplicate_window_s: float
     """How long the server itself remembers message ids; consumers remember for good."""
+    echoed: bool = True
+    """Whether the server sends the headers of each message that it has stored to whoever listens (``republish``)."""
 
     def name(self, run: str) -> str:
         return f"{run}_{self.kind}"
@@ -50,7 +52,15 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TASKS = StreamSpec(kind="TASKS", events=(GroupTask,), discard="new", max_bytes=1024 * MIB, duplicate_window_s=120)
-ROLLOUTS = StreamSpec(kind="ROLLOUTS", events=(Rollout,), discard="new", max_bytes=None, duplicate_window_s=120)
+ROLLOUTS = StreamSpec(
+    kind="ROLLOUTS",
+    events=(Rollout,),
+    discard="new",
+    max_bytes=None,
+    duplicate_window_s=120,
+    # For each echo nats-server 2.15 loads the last message of the same subject, whole.
+    echoed=False,
+)
 LEDGER = StreamSpec(
     kind="LEDGER",
     events=(Term, Closed, Step, Weights),

@@ -121,6 +121,16 @@ async def test_follower_hears_each_event_and_goes_on_after_a_gap_of_other_kinds(
     following.cancel()
 
 
+async def test_rollouts_are_heard_although_they_have_no_echo(
+    connect_as: ConnectAs, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.log.LOOK_EVERY_S", 3600.0)
+    bus, follower = await connect_as("generator"), (await connect_as("reader")).read(ROLLOUTS, follow=True)
+    for member in range(3):
+        await bus.publish(examples.rollout(run=run, member=member))
+        assert (await asyncio.wait_for(anext(follower), 30.0)).sequence == member + 1
+
+
 async def test_follower_survives_a_server_that_is_killed(fragile: Fragile) -> None:
     reader, operator = await fragile.connect("reader"), await fragile.connect("operator")
     seen: list[Logged] = []

@@ -87,6 +87,16 @@ async def test_apply_changes_what_differs_and_says_so(connect_as: ConnectAs, run
     await bus.verify_topology(LogSettings(max_gib=8), WeightsSettings())
 
 
+async def test_rollouts_of_a_run_that_was_made_when_they_had_an_echo_lose_it(connect_as: ConnectAs, run: str) -> None:
+    topology, stream = await connect_as("topology"), f"{run}_ROLLOUTS"
+    config = (await topology.wire.api(f"STREAM.INFO.{stream}"))["config"]
+    echo = {"src": ">", "dest": f"hr-stored.{stream}.>", "headers_only": True}
+    await topology.wire.api(f"STREAM.UPDATE.{stream}", config | {"republish": echo})
+    (change,) = await topology.apply_topology(LogSettings(), WeightsSettings())
+    assert change.startswith(f"{stream}: republish: the server has")
+    await topology.verify_topology(LogSettings(), WeightsSettings())
+
+
 async def test_missing_streams_are_named(server: EmbeddedServer) -> None:
     bus = await connect(server.address("reader"), run="nothing-here", role="reader", id="r")
     with pytest.raises(
