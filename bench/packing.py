@@ -25,13 +25,12 @@ def documents(count: int) -> list[Document]:
     made = []
     for _ in range(count):
         length = min(MOST_TOKENS, 8 + int(random.exponential(MEAN_TOKENS)))
-        trained = np.arange(length) >= 6
         made.append(
             Document(
                 tokens=random.integers(3, 45, length).astype(np.int32),
-                trained=trained,
+                trained=[slice(6, length)],
                 exact=True,
-                logprobs=np.where(trained, -2.0, 0.0).astype(np.float32),
+                logprobs=np.full(length - 6, -2.0, np.float32),
                 advantage=float(random.normal()),
             )
         )

@@ -77,10 +77,8 @@ def step_rollouts(length: int) -> int:
 
 def document(tokens: npt.NDArray[np.int32], logprobs: npt.NDArray[np.float32], advantage: float) -> Document:
     """As the trainer packs it. ``tokens``: [T]; ``logprobs``: [S]."""
-    sampled = np.arange(len(tokens)) >= CONTEXT
-    logprobs_T = np.zeros(len(tokens), np.float32)
-    logprobs_T[CONTEXT:] = logprobs
-    return Document(tokens=tokens, trained=sampled, exact=True, logprobs=logprobs_T, advantage=advantage)
+    trained = [slice(CONTEXT, len(tokens))]
+    return Document(tokens=tokens, trained=trained, exact=True, logprobs=logprobs, advantage=advantage)
 
 
 def pack_documents(documents: list[Document]) -> int:

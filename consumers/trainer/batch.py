@@ -9,14 +9,13 @@ advantages, packing) and the logged rollouts give the same arrays.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-import numpy as np
 
 from schemas import LogGap, Rollout, TrainedGroup
 
 from .groups import Member
-from .judgement import Rules, kept_sequences, trained_tokens
+from .judgement import Rules, kept_sequences, trained_runs, trained_tokens
 from .micro_batch import MicroBatch
 from .packing import Document, Packing, build_micro_batches
 
@@ -62,19 +61,25 @@ def micro_batches(
 def documents(member: Member, advantage: float, step: int, rules: Rules) -> list[Document]:
     """One rollout as ``step`` trains it: a document for each training sequence, all with its advantage."""
     rollout = member.rollout
-    trained_T = trained_tokens(member, step, rules)
-    logprobs_T, logprobs_S = np.zeros(len(trained_T), dtype=np.float32), rollout.logprob_values()
-    said = 0
-    for reply in rollout.replies():
-        before, said = said, said + reply.stop - reply.start
-        logprobs_T[reply] = logprobs_S[before:said]
-    return [
-        Document(
-            tokens=rollout.token_ids()[part.start : part.stop],
-            trained=trained_T[part.start : part.stop],
-            exact=rollout.swaps_during == 0 and rollout.greatest_version == step - 1,
-            logprobs=logprobs_T[part.start : part.stop],
-            advantage=advantage,
+    runs = deque(trained_runs(member, step, rules))
+    logprobs_N = rollout.logprob_values()
+    if sum(run.stop - run.start for run in runs) < len(logprobs_N):
+        logprobs_N = logprobs_N[trained_tokens(member, step, rules)[rollout.loss_mask()]]
+    exact = rollout.swaps_during == 0 and rollout.greatest_version == step - 1
+    made, taken = [], 0
+    for part in kept_sequences(rollout, rules):
+        trained = []
+        while runs and runs[0].start < part.stop:
+            run = runs.popleft()
+            trained.append(slice(run.start - part.start, run.stop - part.start))
+        before, taken = taken, taken + sum(run.stop - run.start for run in trained)
+        made.append(
+            Document(
+                tokens=rollout.token_ids()[part.start : part.stop],
+                trained=trained,
+                exact=exact,
+                logprobs=logprobs_N[before:taken],
+                advantage=advantage,
+            )
         )
-        for part in kept_sequences(rollout, rules)
-    ]
+    return made

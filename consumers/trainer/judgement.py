@@ -13,6 +13,7 @@ from schemas import LeftOutReason, Rollout, TrainedGroup
 
 from .advantages import advantages
 from .groups import Group, Member
+from .packing import runs_of
 from .staleness import fresh
 
 
@@ -93,25 +94,29 @@ def trained_tokens(member: Member, step: int, rules: Rules) -> npt.NDArray[np.bo
     """Bool [T]: the tokens of a rollout that ``step`` trains. Raises FutureVersion."""
     rollout = member.rollout
     trained_T = rollout.loss_mask()
-    fresh_N = _fresh_spans(rollout, step, rules)
-    if not fresh_N.all():
-        trained_T[trained_T] = np.repeat(fresh_N, [span.end - span.start for span in rollout.spans])
+    fresh_spans = _fresh_spans(rollout, step, rules)
+    if not all(fresh_spans):
+        trained_T[trained_T] = np.repeat(fresh_spans, [span.end - span.start for span in rollout.spans])
     return trained_T & kept_tokens(rollout, rules) if rules.too_long == "cut" else trained_T
 
 
-def _fresh_spans(rollout: Rollout, step: int, rules: Rules) -> npt.NDArray[np.bool_]:
-    """Bool [N], for each span. All its tokens are equally old, and there are few spans."""
-    return fresh(
-        np.array([span.version for span in rollout.spans], np.int32),
-        step=step, bound=rules.max_off_policy_steps, stale=rules.stale,
-    )  # fmt: skip
+def trained_runs(member: Member, step: int, rules: Rules) -> list[slice]:
+    """The same as slices of ``tokens``, in order; none crosses from one training sequence into another."""
+    if rules.too_long == "drop" and all(_fresh_spans(member.rollout, step, rules)):
+        return [reply for reply in member.rollout.replies() if reply.stop > reply.start]
+    return runs_of(trained_tokens(member, step, rules))
+
+
+def _fresh_spans(rollout: Rollout, step: int, rules: Rules) -> list[bool]:
+    versions = [span.version for span in rollout.spans]
+    return fresh(versions, step=step, bound=rules.max_off_policy_steps, stale=rules.stale)
 
 
 def _trains(member: Member, step: int, rules: Rules) -> bool:
     """Whether ``step`` trains a token of it. Raises FutureVersion."""
     if rules.too_long == "cut":
         return bool(trained_tokens(member, step, rules).any())
-    return bool(_fresh_spans(member.rollout, step, rules).any())  # No span is empty.
+    return any(_fresh_spans(member.rollout, step, rules))  # No span is empty.
 
 
 def _advantages(rewards: list[float | None], rules: Rules) -> list[float | None]:

@@ -1,13 +1,14 @@
 """Packing: documents of many lengths into few rows, and rows into micro-batches of bounded size.
 
 Pure functions: the same lengths give the same packing, and a step can be taken again from its record.
-Shape legend: T tokens of a document, R rows, L columns.
+Shape legend: T tokens of a document, of which N are trained, R rows, L columns.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -27,14 +28,20 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens: npt.NDArray[np.int32]
     """int32 [T]."""
-    trained: npt.NDArray[np.bool_]
-    """bool [T]: which tokens are trained; the first cannot be, for nothing predicts it."""
+    trained: list[slice]
+    """Where the tokens that are trained lie, in order; the first cannot be, for nothing predicts it."""
     exact: bool
     """Whether the very weights that are updated have sampled it all, with no swap in between."""
     logprobs: npt.NDArray[np.float32]
-    """float32 [T]: log-probability under the policy that sampled the token; 0 where not sampled."""
+    """float32 [N]: log-probability of each trained token under the policy that sampled it."""
     advantage: float
     """Of every trained token."""
+
+
+def runs_of(mask_T: npt.NDArray[np.bool_]) -> list[slice]:
+    """Where the tokens of a mask, bool [T], lie: one slice for all that follow each other, in order."""
+    edges = np.flatnonzero(np.diff(mask_T, prepend=False, append=False)).tolist()
+    return [slice(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def padded(tokens: int) -> int:
@@ -92,7 +99,7 @@ def build_micro_batches(packing: Packing, documents: Sequence[Document]) -> list
     """The arrays of each micro-batch of ``packing``, in its order.
 
     The rows of one micro-batch have the length of the longest, rounded up to a multiple of PAD_MULTIPLE.
-    Raises ValueError for a document whose arrays disagree in length or whose first token is trained.
+    Raises ValueError for a document whose fields disagree in length or whose first token is trained.
     """
     for position, document in enumerate(documents):
         _check(position, document)
@@ -100,41 +107,59 @@ def build_micro_batches(packing: Packing, documents: Sequence[Document]) -> list
 
 
 def _check(position: int, document: Document) -> None:
-    n = len(document.tokens)
-    if len(document.trained) != n or len(document.logprobs) != n:
+    trained = sum(run.stop - run.start for run in document.trained)
+    if trained != len(document.logprobs) or (trained and document.trained[-1].stop > len(document.tokens)):
         raise ValueError(
-            f"document {position} has {n} tokens, {len(document.trained)} mask entries and "
+            f"document {position} has {len(document.tokens)} tokens, trains {trained} in {document.trained}, and has "
             f"{len(document.logprobs)} log-probabilities"
         )
-    if n and document.trained[0]:
+    if trained and document.trained[0].start == 0:
         raise ValueError(f"document {position} trains its first token, which nothing predicts")
+
+
+@lru_cache(maxsize=8)
+def _positions(columns: int) -> npt.NDArray[np.int32]:
+    return np.arange(columns, dtype=np.int32)
 
 
 def _build(rows: list[list[int]], documents: Sequence[Document]) -> MicroBatch:
     columns = padded(max(sum(len(documents[position].tokens) for position in row) for row in rows))
     shape = (len(rows), columns)
     batch = MicroBatch(
-        tokens_RL=np.zeros(shape, np.int32),
-        positions_RL=np.zeros(shape, np.int32),
-        trained_RL=np.zeros(shape, np.bool_),
-        exact_RL=np.zeros(shape, np.bool_),
-        advantages_RL=np.zeros(shape, np.float32),
-        logprobs_RL=np.zeros(shape, np.float32),
+        tokens_RL=np.empty(shape, np.int32),
+        positions_RL=np.empty(shape, np.int32),
+        trained_RL=np.empty(shape, np.bool_),
+        exact_RL=np.empty(shape, np.bool_),
+        advantages_RL=np.empty(shape, np.float32),
+        logprobs_RL=np.empty(shape, np.float32),
     )
-    positions = np.arange(columns, dtype=np.int32)
     for r, row in enumerate(rows):
         start = 0
         for position in row:
-            document = documents[position]
-            end = start + len(document.tokens)
-            # In place: an array more for each of these costs as much as decoding the rollout.
-            batch.tokens_RL[r, start:end] = document.tokens
-            batch.positions_RL[r, start:end] = positions[: end - start]
-            batch.trained_RL[r, start:end] = document.trained
-            if document.exact:
-                batch.exact_RL[r, start:end] = document.trained
-            np.copyto(batch.advantages_RL[r, start:end], document.advantage, where=document.trained)
-            np.copyto(batch.logprobs_RL[r, start:end], document.logprobs, where=document.trained)
+            end = start + len(documents[position].tokens)
+            _write(batch, r, slice(start, end), documents[position])
             start = end
-        batch.positions_RL[r, start:] = positions[: columns - start]
+        _clear(batch, r, slice(start, columns))
+        batch.tokens_RL[r, start:] = 0
     return batch
+
+
+def _write(batch: MicroBatch, r: int, cells: slice, document: Document) -> None:
+    # In place, and each document's cells while the processor has them in its cache: packing is mostly moving memory.
+    _clear(batch, r, cells)
+    batch.tokens_RL[r, cells] = document.tokens
+    taken = 0
+    for run in document.trained:
+        trained = slice(cells.start + run.start, cells.start + run.stop)
+        before, taken = taken, taken + run.stop - run.start
+        batch.trained_RL[r, trained] = True
+        batch.exact_RL[r, trained] = document.exact
+        batch.advantages_RL[r, trained] = document.advantage
+        batch.logprobs_RL[r, trained] = document.logprobs[before:taken]
+
+
+def _clear(batch: MicroBatch, r: int, cells: slice) -> None:
+    """Cells that nothing trains, at the positions of a document of their own."""
+    batch.positions_RL[r, cells] = _positions(batch.tokens_RL.shape[1])[: cells.stop - cells.start]
+    for array in (batch.trained_RL, batch.exact_RL, batch.advantages_RL, batch.logprobs_RL):
+        array[r, cells] = 0

@@ -1,35 +1,32 @@
-"""Which tokens are fresh enough to be trained. The trainer alone guarantees the bound."""
+"""Which spans are fresh enough to be trained. The trainer alone guarantees the bound.
+
+All tokens of a span were sampled by one version, and a rollout has few spans: plain numbers, where arrays would take
+longer.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Sequence
 
 
 class FutureVersion(ValueError):
     """A token claims weights that do not exist yet."""
 
 
-def lags(versions_S: npt.NDArray[np.int32], step: int) -> npt.NDArray[np.int32]:
-    """Off-policy steps of each token in step ``step``: the weights it updates less those that sampled it.
+def lags(versions: Sequence[int], step: int) -> list[int]:
+    """Off-policy steps in step ``step`` of tokens of each version: the weights it updates less those that sampled it.
 
-    versions_S: int32 [S]. Returns int32 [S], all >= 0.
-    Raises FutureVersion where a lag would be negative.
+    None is below 0: raises FutureVersion where one would be.
     """
-    lags_S = np.int32(step - 1) - versions_S
-    if lags_S.size and int(lags_S.min()) < 0:
-        raise FutureVersion(
-            f"a token was sampled by weights {int(versions_S.max())}, but step {step} updates {step - 1}"
-        )
-    return lags_S
+    if versions and max(versions) > step - 1:
+        raise FutureVersion(f"a token was sampled by weights {max(versions)}, but step {step} updates {step - 1}")
+    return [step - 1 - version for version in versions]
 
 
-def fresh(versions_S: npt.NDArray[np.int32], *, step: int, bound: int, stale: str) -> npt.NDArray[np.bool_]:
-    """Bool [S]: the sampled tokens of one rollout that step ``step`` may train.
+def fresh(versions: Sequence[int], *, step: int, bound: int, stale: str) -> list[bool]:
+    """For each span of one rollout, by its version: whether step ``step`` may train its tokens.
 
-    ``stale = "drop"`` takes all of a rollout or nothing; ``"mask"`` takes the tokens within the bound.
+    ``stale = "drop"`` takes all of a rollout or nothing; ``"mask"`` takes the spans within the bound.
     """
-    within_S = lags(versions_S, step) <= bound
-    if stale == "drop" and not bool(within_S.all()):
-        return np.zeros_like(within_S)
-    return within_S
+    within = [lag <= bound for lag in lags(versions, step)]
+    return [False] * len(within) if stale == "drop" and not all(within) else within

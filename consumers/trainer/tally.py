@@ -27,7 +27,10 @@ class Tally:
         self._metrics: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._closed = 0
         self._prefix_breaks = 0
-        self._prompts: dict[str, Counter[str]] = {turn: Counter() for turn in PROMPT_TURNS}
+        self._prompt_tokens = [0] * len(PROMPT_TURNS)
+        """Tokens of the prompts of each of PROMPT_TURNS."""
+        self._cached_tokens = [0] * len(PROMPT_TURNS)
+        """Of which the prefix cache gave so many."""
 
     def closed(self, event: Closed) -> None:
         """A group was left out whole."""
@@ -55,10 +58,11 @@ class Tally:
 
     def _prompts_read(self, rollout: Rollout) -> None:
         self._prefix_breaks += len(rollout.starts)
-        begins, tokens = set(rollout.starts), 0
+        begins, tokens, last = set(rollout.starts), 0, len(PROMPT_TURNS) - 1
         for number, turn in enumerate(rollout.turns):
             tokens = turn.context + (0 if number in begins else tokens)
-            self._prompts[PROMPT_TURNS[min(number, len(PROMPT_TURNS) - 1)]] += Counter(read=tokens, cached=turn.cached)
+            self._prompt_tokens[min(number, last)] += tokens
+            self._cached_tokens[min(number, last)] += turn.cached
             tokens += turn.sampled
 
     def duplicates(self, count: int) -> None:
@@ -88,10 +92,10 @@ class Tally:
             metrics["reward_mean"] = float(np.mean(self._rewards))
         if self._prefix_breaks:
             metrics["prefix_breaks"] = float(self._prefix_breaks)
-        for turn, prompts in self._prompts.items():
-            if prompts["read"]:
-                metrics[f"prompt_tokens_{turn}"] = float(prompts["read"])
-                metrics[f"cached_share_{turn}"] = prompts["cached"] / prompts["read"]
+        for turn, read, cached in zip(PROMPT_TURNS, self._prompt_tokens, self._cached_tokens, strict=True):
+            if read:
+                metrics[f"prompt_tokens_{turn}"] = float(read)
+                metrics[f"cached_share_{turn}"] = cached / read
         return metrics
 
     def env_metrics(self) -> dict[str, dict[str, float]]:
@@ -125,7 +129,9 @@ def staleness_metrics(
                 continue
             rollout = rollouts[sequence]
             trained_S = trained_tokens(Member(sequence, rollout), step, rules)[rollout.loss_mask()]
-            parts.append(lags(rollout.token_versions(), step)[trained_S])
+            span_lags = lags([span.version for span in rollout.spans], step)
+            lags_S = np.repeat(span_lags, [span.end - span.start for span in rollout.spans])
+            parts.append(lags_S[trained_S])
             crossing += len(rollout.spans) > 1
             cut += rollout.sampled_tokens - int(kept_tokens(rollout, rules).sum())
     lags_N = np.concatenate(parts)

@@ -31,13 +31,11 @@ def batch_of(prompts: Sequence[list[int]], samples: Sequence[Sample]) -> MicroBa
     """All of them in one row for each, as a step packs what it trains."""
     documents = []
     for prompt, sample in zip(prompts, samples, strict=True):
-        sampled = np.arange(len(prompt) + len(sample.tokens)) >= len(prompt)
-        logprobs = np.zeros(len(sampled), np.float32)
-        logprobs[sampled] = sample.logprobs
+        tokens = np.array([*prompt, *sample.tokens], np.int32)
         documents.append(
             Document(
-                tokens=np.array([*prompt, *sample.tokens], np.int32), trained=sampled, exact=True, logprobs=logprobs,
-                advantage=1.0,
+                tokens=tokens, trained=[slice(len(prompt), len(tokens))], exact=True,
+                logprobs=np.array(sample.logprobs, np.float32), advantage=1.0,
             )
         )  # fmt: skip
     (batch,) = build_micro_batches([[[number] for number in range(len(documents))]], documents)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from typing import Literal
+
 import msgspec
 import numpy as np
 import pytest
 
 from consumers.trainer.batch import documents, lengths, micro_batches
 from consumers.trainer.groups import Member
-from consumers.trainer.judgement import Rules
-from consumers.trainer.packing import pack
+from consumers.trainer.judgement import Rules, kept_sequences, trained_tokens
+from consumers.trainer.packing import pack, runs_of
 from schemas import LogGap, Rollout, Span
 from tests.examples import rollout, trained_group
 
@@ -24,15 +27,16 @@ ROLLOUTS: dict[int, Rollout] = {31: PARTED, 32: WHOLE}
 def test_a_rollout_of_one_sequence_is_one_document() -> None:
     (document,) = documents(Member(32, WHOLE), 0.5, 6, RULES)
     assert document.tokens.tolist() == WHOLE.token_ids().tolist()
-    assert document.trained.tolist() == WHOLE.loss_mask().tolist()
-    assert document.logprobs[document.trained].tolist() == WHOLE.logprob_values().tolist()
+    assert document.trained == WHOLE.replies()
+    assert document.logprobs.tolist() == WHOLE.logprob_values().tolist()
 
 
 def test_the_sequences_of_a_rollout_divide_what_it_holds() -> None:
     (whole,) = documents(Member(32, WHOLE), 0.5, 6, RULES)
     first, second = documents(Member(31, PARTED), 0.5, 6, RULES)
     assert (len(first.tokens), len(second.tokens)) == (9, 5)
-    for field in ("tokens", "trained", "logprobs"):
+    assert [*first.trained, *(slice(9 + run.start, 9 + run.stop) for run in second.trained)] == whole.trained
+    for field in ("tokens", "logprobs"):
         joined = np.concatenate([getattr(first, field), getattr(second, field)])
         assert joined.tolist() == getattr(whole, field).tolist()
     assert first.exact == second.exact == whole.exact
@@ -53,7 +57,28 @@ def test_a_rollout_is_exact_where_no_others_than_the_weights_of_the_step_sampled
 def test_tokens_are_masked_by_age_in_each_sequence() -> None:
     old = msgspec.structs.replace(PARTED, spans=[Span(1, 0, 4), Span(5, 4, 6)])
     first, second = documents(Member(31, old), 0.5, 6, RULES)
-    assert (first.trained.sum(), second.trained.sum()) == (0, 2)
+    assert (first.trained, second.trained) == ([], [slice(3, 5)])
+    assert (first.logprobs.tolist(), second.logprobs.tolist()) == ([], old.logprob_values()[4:].tolist())
+
+
+@pytest.mark.parametrize("too_long", ["drop", "cut"])
+@pytest.mark.parametrize("spans", [[(5, 6)], [(1, 1), (5, 5)], [(1, 3), (4, 2), (5, 1)]])
+@pytest.mark.parametrize("starts", [[], [1]])
+def test_documents_train_what_the_mask_of_the_rollout_says(
+    starts: list[int], spans: list[tuple[int, int]], too_long: Literal["drop", "cut"]
+) -> None:
+    ends = list(accumulate(count for _, count in spans))
+    own = [Span(version, end - count, end) for (version, count), end in zip(spans, ends, strict=True)]
+    member = Member(1, msgspec.structs.replace(WHOLE, starts=starts, spans=own))
+    rules = msgspec.structs.replace(RULES, too_long=too_long, row_tokens=8)
+    mask = trained_tokens(member, 6, rules)
+    logprobs = np.zeros(len(mask), np.float32)
+    logprobs[WHOLE.loss_mask()] = WHOLE.logprob_values()
+    made = documents(member, 0.5, 6, rules)
+    for part, document in zip(kept_sequences(member.rollout, rules), made, strict=True):
+        own_mask = mask[part.start : part.stop]
+        assert document.trained == runs_of(own_mask)
+        assert document.logprobs.tolist() == logprobs[part.start : part.stop][own_mask].tolist()
 
 
 def test_packing_counts_documents() -> None:

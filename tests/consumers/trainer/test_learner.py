@@ -38,8 +38,9 @@ def reference_steps(model_dir: Path, steps: list[list[Document]], kind: Kind) ->
         for document in documents:
             ids = torch.from_numpy(document.tokens.astype(np.int64))
             logprobs = torch.log_softmax(model(ids[None]).logits[0] / TEMPERATURE, -1)
-            new = logprobs[:-1].gather(-1, ids[1:, None])[:, 0][torch.from_numpy(document.trained[1:])]
-            ratio = torch.exp(new - torch.from_numpy(document.logprobs[document.trained]))
+            of_tokens = logprobs[:-1].gather(-1, ids[1:, None])[:, 0]
+            new = torch.cat([of_tokens[run.start - 1 : run.stop - 1] for run in document.trained])
+            ratio = torch.exp(new - torch.from_numpy(document.logprobs))
             if kind == "grpo":
                 bounded = torch.clip(ratio, 1 - s.clip_low, 1 + s.clip_high)
                 terms.append(-torch.minimum(ratio * document.advantage, bounded * document.advantage))

@@ -1,11 +1,21 @@
 """Packing keeps every document once, within its bounds, and its arrays say what the documents say."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.trainer.packing import PAD_MULTIPLE, Document, build_micro_batches, pack, packing_metrics, padded
+from consumers.trainer.packing import (
+    PAD_MULTIPLE,
+    Document,
+    build_micro_batches,
+    pack,
+    packing_metrics,
+    padded,
+    runs_of,
+)
 from tests.consumers.trainer.tiny_models import random_documents
 
 row_lengths = st.integers(1, 80)
@@ -71,9 +81,9 @@ def test_padding_is_what_the_arrays_have_beyond_the_documents(case: tuple[list[i
     documents = [
         Document(
             tokens=np.zeros(length, np.int32),
-            trained=np.zeros(length, np.bool_),
+            trained=[],
             exact=False,
-            logprobs=np.zeros(length, np.float32),
+            logprobs=np.zeros(0, np.float32),
             advantage=0.0,
         )
         for length in lengths
@@ -115,22 +125,27 @@ def test_micro_batches_hold_what_the_documents_hold(count: int, seed: int) -> No
             start = 0
             for document in (documents[p] for p in row):
                 span = slice(start, start + len(document.tokens))
+                trained, logprobs = np.zeros(len(document.tokens), np.bool_), np.zeros(len(document.tokens), np.float32)
+                for run in document.trained:
+                    trained[run] = True
+                logprobs[trained] = document.logprobs
                 assert np.array_equal(batch.tokens_RL[r, span], document.tokens)
                 assert np.array_equal(batch.positions_RL[r, span], np.arange(len(document.tokens)))
-                assert np.array_equal(batch.trained_RL[r, span], document.trained)
-                assert np.array_equal(batch.logprobs_RL[r, span], document.logprobs)
-                expected = np.where(document.trained, np.float32(document.advantage), np.float32(0))
+                assert np.array_equal(batch.trained_RL[r, span], trained)
+                assert np.array_equal(batch.logprobs_RL[r, span], logprobs)
+                expected = np.where(trained, np.float32(document.advantage), np.float32(0))
                 assert np.array_equal(batch.advantages_RL[r, span], expected)
-                assert np.array_equal(batch.exact_RL[r, span], document.exact & document.trained)
+                assert np.array_equal(batch.exact_RL[r, span], document.exact & trained)
                 start = span.stop
-            assert not batch.trained_RL[r, start:].any()
+            for empty in (batch.tokens_RL, batch.trained_RL, batch.exact_RL, batch.advantages_RL, batch.logprobs_RL):
+                assert not empty[r, start:].any()
             assert np.array_equal(batch.positions_RL[r, start:], np.arange(batch.tokens_RL.shape[1] - start))
 
 
 def test_a_document_that_trains_its_first_token_is_refused() -> None:
     document = Document(
         tokens=np.zeros(2, np.int32),
-        trained=np.ones(2, np.bool_),
+        trained=[slice(0, 2)],
         exact=True,
         logprobs=np.zeros(2, np.float32),
         advantage=1.0,
@@ -139,13 +154,25 @@ def test_a_document_that_trains_its_first_token_is_refused() -> None:
         build_micro_batches([[[0]]], [document])
 
 
-def test_a_document_whose_arrays_disagree_is_refused() -> None:
+@pytest.mark.parametrize(("trained", "logprobs"), [([slice(1, 3)], 1), ([slice(1, 2), slice(2, 4)], 3), ([], 1)])
+def test_a_document_whose_fields_disagree_is_refused(trained: list[slice], logprobs: int) -> None:
     document = Document(
         tokens=np.zeros(3, np.int32),
-        trained=np.zeros(3, np.bool_),
+        trained=trained,
         exact=False,
-        logprobs=np.zeros(2, np.float32),
+        logprobs=np.zeros(logprobs, np.float32),
         advantage=1.0,
     )
-    with pytest.raises(ValueError, match="3 tokens, 3 mask entries and 2 log-probabilities"):
+    with pytest.raises(ValueError, match=f"3 tokens, trains . in .*, and has {logprobs} log-probabilities"):
         build_micro_batches([[[0]]], [document])
+
+
+@given(st.lists(st.booleans(), max_size=12).map(lambda each: np.array(each, np.bool_)))
+def test_runs_are_what_a_mask_holds_and_do_not_touch(mask: np.ndarray) -> None:
+    runs = runs_of(mask)
+    again = np.zeros_like(mask)
+    for run in runs:
+        assert run.start < run.stop
+        again[run] = True
+    assert again.tolist() == mask.tolist()
+    assert all(before.stop < after.start for before, after in pairwise(runs))

@@ -47,9 +47,9 @@ def whole_documents(lengths: list[int]) -> list[Document]:
     return [
         Document(
             tokens=random.integers(0, VOCABULARY, length).astype(np.int32),
-            trained=np.arange(length) > 0,
+            trained=[slice(1, length)],
             exact=False,
-            logprobs=np.zeros(length, np.float32),
+            logprobs=np.zeros(length - 1, np.float32),
             advantage=1.0,
         )
         for length in lengths

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from consumers.trainer.packing import Document
+from consumers.trainer.packing import Document, runs_of
 
 VOCABULARY = 64
 _SHAPE: dict[str, Any] = {
@@ -98,9 +98,9 @@ def random_documents(count: int, *, shortest: int = 4, longest: int = 20, seed: 
         documents.append(
             Document(
                 tokens=random.integers(0, VOCABULARY, length).astype(np.int32),
-                trained=trained,
+                trained=runs_of(trained),
                 exact=number % 2 == 0,
-                logprobs=np.where(trained, random.normal(-4.0, 0.3, length), 0.0).astype(np.float32),
+                logprobs=random.normal(-4.0, 0.3, length)[trained].astype(np.float32),
                 advantage=float(random.normal()),
             )
         )
