@@ -157,11 +157,14 @@ def _check_turns(played: Played, n_tokens: int, n_sampled: int) -> None:
         raise EventInvalid(f"{n_tokens} tokens exceed {MAX_ROLLOUT_TOKENS}")
     if len(played.turns) > MAX_TURNS:
         raise EventInvalid(f"{len(played.turns)} turns exceed {MAX_TURNS}")
-    _check_at_most(MAX_COUNT, cached=max((turn.cached for turn in played.turns), default=0))
-    in_turns = sum(turn.context + turn.sampled for turn in played.turns)
+    in_turns = in_replies = cached = 0
+    for turn in played.turns:
+        in_turns += turn.context + turn.sampled
+        in_replies += turn.sampled
+        cached = max(cached, turn.cached)
+    _check_at_most(MAX_COUNT, cached=cached)
     if in_turns != n_tokens:
         raise EventInvalid(f"turns cover {in_turns} of {n_tokens} tokens")
-    in_replies = sum(turn.sampled for turn in played.turns)
     if in_replies != n_sampled:
         raise EventInvalid(f"{n_sampled} logprobs for {in_replies} sampled tokens")
 
