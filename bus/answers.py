@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import msgspec
-from nats.aio.msg import Msg
 
 from schemas import BusError, PublishFailed
+
+from .received import Received
 
 
 class Denied(PublishFailed):
@@ -42,7 +43,7 @@ class Fault(msgspec.Struct, frozen=True):
 class Collected(msgspec.Struct):
     """Several answers to one request, and how they ended."""
 
-    messages: list[Msg]
+    messages: list[Received]
     status: str = ""
     """Of the server's closing message; empty where there was none."""
     description: str = ""

@@ -1,30 +1,27 @@
 """nats-py's client, mended where what others publish would end it, and quicker where rollouts are many or long.
 
+nats-py gives each message to a queue and a task of its subscription. Here whoever listens is called as it is read.
 What it costs is shown by ``make bench-transport``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import nats.aio.client
 import nats.errors
-from nats.aio.msg import Msg
-from nats.aio.transport import TcpTransport
+from nats.aio.subscription import Subscription
 
+from .headers import Headers, header_block
 from .parser import Parser
+from .received import Received
+from .transport import PiecewiseTransport
 
-READ_BYTES = 1024 * 1024
-"""Most that is read at once, and that the socket is read ahead by half. With nats-py's 32 KiB the event loop stops and
-starts to listen for every 256 KiB."""
-_BLANK = " \t\n\r\x0b\x0c"
-_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_ONE_LINE = {ord("\r"): " ", ord("\n"): " "}
+Take = Callable[[Received], None]
+"""Called with each message, while the connection is read: it only takes note of it."""
 
 
 class Client(nats.aio.client.Client):
@@ -36,81 +33,90 @@ class Client(nats.aio.client.Client):
     def __init__(self) -> None:
         super().__init__()
         self._ps = Parser(self)
+        self._takers: dict[int, Take] = {}
+        """By the number of a subscription."""
+        self._answers: dict[str, Take] = {}
+        """By the last part of the subject to which the answers go."""
+        self._answer_prefix = ""
         self._asked = 0
-
-    def _build_message(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any) -> Any:
-        legible = subject.decode("utf-8", "replace").encode()
-        return super()._build_message(sid, legible, reply, data, headers)
 
     async def _connect_to_server(self, s: Any) -> None:
         s.last_attempt = time.monotonic()
         if self._transport is None:
-            self._transport = RoomyTransport()  # type: ignore[no-untyped-call]
-        await self._transport.connect(s.uri, READ_BYTES, self.options["connect_timeout"])
+            self._transport = PiecewiseTransport()
+        await self._transport.connect(s.uri, 0, self.options["connect_timeout"])
 
-    async def ask(
-        self, subject: str, payload: bytes, headers: dict[str, str] | None, answer: asyncio.Future[Msg]
-    ) -> None:
-        """Send a request, whose answer ``answer`` gets; it is let go when that is done, however it ends.
+    # Listening
+
+    async def listen(self, subject: str, take: Take) -> Subscription:
+        """Have ``take`` called with each message; until ``forget``, also when the connection was lost meanwhile."""
+        subscription = await self.subscribe(subject)
+        self._takers[subscription._id] = take
+        return subscription
+
+    async def forget(self, subscription: Subscription) -> None:
+        self._takers.pop(subscription._id, None)
+        await subscription.unsubscribe()
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        self.stats["in_msgs"] += 1
+        self.stats["in_bytes"] += len(data)
+        if take := self._takers.get(sid):
+            try:
+                take(Received(subject.decode("utf-8", "replace"), reply.decode(), data, Headers(headers or b"")))
+            except Exception as error:  # The connection is read on, whatever came over it.
+                await self._error_cb(error)
+
+    # Asking
+
+    async def ask(self, subject: str, payload: bytes, headers: Mapping[str, str] | None, take: Take) -> str:
+        """Send a request, whose answers ``take`` gets until ``unask`` is called with the name returned.
 
         As nats-py's ``request``, without the two tasks and the two names of its own that this takes for each.
         """
-        if not self._resp_sub_prefix:
-            await self._init_request_sub()
-        assert self._resp_sub_prefix
+        if not self._answer_prefix:
+            self._answer_prefix = f"{self.new_inbox()}."
+            await self.listen(f"{self._answer_prefix}*", self._answered)
         self._asked += 1
         name = str(self._asked)
-        self._resp_map[name] = answer
-        answer.add_done_callback(lambda _: self._resp_map.pop(name, None))
-        await self.publish(subject, payload, reply=f"{self._resp_sub_prefix.decode()}{name}", headers=headers)
+        self._answers[name] = take
+        try:
+            await self.publish(subject, payload, reply=self._answer_prefix + name, headers=headers)  # type: ignore[arg-type]
+        except BaseException:
+            self.unask(name)
+            raise
+        return name
+
+    def unask(self, name: str) -> None:
+        """What still comes for that request is passed over."""
+        self._answers.pop(name, None)
+
+    def _answered(self, message: Received) -> None:
+        if take := self._answers.get(message.subject[len(self._answer_prefix) :]):
+            take(message)
 
     async def _send_publish(
         self, subject: str, reply: str, payload: bytes, payload_size: int, headers: Mapping[str, str] | None
     ) -> None:
         """As nats-py's, without joining the payload to what stands before it: a copy for each message."""
-        block = _header_block(headers) if headers else b""
+        block = header_block(headers) if headers else b""
         verb, sizes = ("HPUB", f"{len(block)} {len(block) + payload_size}") if headers else ("PUB", f"{payload_size}")
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += payload_size
         pieces = (f"{verb} {subject} {reply} {sizes}\r\n".encode(), block, payload, b"\r\n")
         self._pending += pieces
         self._pending_data_size += sum(map(len, pieces))
-        full = 0 < self._max_pending_size < self._pending_data_size
-        if full or (self._flush_queue is not None and self._flush_queue.empty()):
-            await self._flush_pending(force_flush=full)
+        if self._flush_queue is not None and self._flush_queue.empty():
+            await self._flush_pending()
 
-    @staticmethod
-    def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        """As nats-py's, which looks at each character of each name."""
-        headers = {}
-        for line in raw.decode("utf-8", "replace").split("\r\n"):
-            name, colon, value = line.partition(":")
-            name = name.strip(_BLANK)
-            if colon and name.isascii() and len(name.split(None, 1)) < 2:
-                headers[name] = value.strip(_BLANK)
-        return headers
+    @property
+    def congested(self) -> bool:
+        """Whether so much waits to be sent that more should wait too."""
+        return 0 < self._max_pending_size < self._pending_data_size
 
-
-class RoomyTransport(TcpTransport):
-    """A connection that is read in pieces of READ_BYTES."""
-
-    async def read(self, buffer_size: int) -> bytes:
-        read: bytes = await super().read(max(buffer_size, READ_BYTES))
-        return read
-
-
-def _header_block(headers: Mapping[str, str]) -> bytes:
-    """The headers as they travel; a line break in a value becomes a space. Raises BadHeaderError for a bad name."""
-    lines = [f"{_legible(name)}: {_one_line(value.strip())}" for name, value in headers.items()]
-    return "\r\n".join(("NATS/1.0", *lines, "\r\n")).encode()
-
-
-def _one_line(value: str) -> str:
-    return value if value.isprintable() else value.translate(_ONE_LINE)
-
-
-@lru_cache(maxsize=256)
-def _legible(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise nats.errors.BadHeaderError(name)
-    return name
+    async def uncongested(self) -> None:
+        """Return when what waits now was given to the connection, or that is lost."""
+        if self.congested and self._flush_queue is not None and self.is_connected:
+            sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            await self._flush_queue.put(sent)
+            await sent

@@ -12,12 +12,12 @@ import time
 from typing import Any, Literal
 
 import msgspec
-from nats.aio.msg import Msg
 
 from schemas import BusError, StreamMismatch
 
 from .answers import ApiError, Collected, Fault, Unanswered
 from .patience import Patience
+from .received import Received, origin_of
 from .stream import Logged, event_in
 from .topology import differences
 from .wire import Wire
@@ -161,7 +161,7 @@ class Consumer:
                 messages += await self._pull(max_messages - 1, room)
         return [self._delivery(message) for message in messages]
 
-    async def _pull(self, batch: int, max_bytes: int, *, wait_s: float = 0.0) -> list[Msg]:
+    async def _pull(self, batch: int, max_bytes: int, *, wait_s: float = 0.0) -> list[Received]:
         body: dict[str, Any] = {"batch": batch, "max_bytes": max_bytes}
         if wait_s:
             body["expires"] = int(wait_s * 1e9)
@@ -187,18 +187,18 @@ class Consumer:
             pass
         await asyncio.sleep(min(most_s, 0.2))
 
-    def _delivery(self, message: Msg) -> Delivery:
+    def _delivery(self, message: Received) -> Delivery:
         event, invalid = event_in(message.data, message.subject)
-        origin = message.metadata
+        origin = origin_of(message.reply)
         return Delivery(
-            sequence=origin.sequence.stream,
-            time=origin.timestamp.timestamp(),
+            sequence=origin.sequence,
+            time=origin.time,
             subject=message.subject,
-            headers=dict(message.headers or {}),
+            headers=message.headers,
             payload=message.data,
             event=event,
             invalid=invalid,
-            delivered=origin.num_delivered,
+            delivered=origin.delivered,
             reply=message.reply,
             wire=self._wire,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from schemas import AnyEvent, EventInvalid, decode, event_tag, subject_of
 
 from .answers import ApiError, Unanswered
+from .headers import Headers
 from .patience import Patience
 from .wire import Wire
 
@@ -24,7 +26,7 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     time: float
     """When the server stored it, seconds since the epoch."""
     subject: str
-    headers: dict[str, str]
+    headers: Mapping[str, str]
     payload: bytes
     event: AnyEvent | None
     """None exactly where ``invalid`` says why."""
@@ -88,16 +90,11 @@ async def stored_message(wire: Wire, stream: str, query: dict[str, Any]) -> Logg
         sequence=message["seq"],
         time=epoch_s(message["time"]),
         subject=message["subject"],
-        headers=_headers(msgspec.convert(message.get("hdrs", ""), bytes, strict=True)),
+        headers=Headers(msgspec.convert(message.get("hdrs", ""), bytes, strict=True)),
         payload=payload,
         event=event,
         invalid=invalid,
     )
-
-
-def _headers(block: bytes) -> dict[str, str]:
-    lines = block.decode("utf-8", "replace").split("\r\n")[1:]
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
 
 
 def epoch_s(rfc3339: str) -> float:

@@ -11,22 +11,24 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import nats.errors
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.js.api import Header
 
 from schemas import BusError, ServerUnreachable
 
 from .address import Address
 from .answers import ApiError, Collected, Denied, Fault, Unanswered
+from .client import Take
 from .handshake import Dialer
+from .headers import DESCRIPTION, STATUS
 from .patience import OutOfPatience, Patience
 from .permissions import BusRole, inbox_prefix
+from .received import Received
 from .waiting import Waiting
 
 log = logging.getLogger("headrace.bus")
@@ -53,7 +55,7 @@ class Wire:
         self.role = role
         self._client = Dialer(address)
         self._up = asyncio.Event()
-        self._waiting = Waiting()
+        self._waiting = Waiting(asyncio.get_running_loop())
         self._listeners: set[Callable[[], None]] = set()
         self._refused: set[str] = set()
         self._rejected: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -228,10 +230,11 @@ class Wire:
 
     async def wait_connected(self, timeout_s: float) -> bool:
         """Whether there is a connection within ``timeout_s``. Raises ServerUnreachable where none comes back."""
-        # Not asyncio.wait_for: in Python 3.11 it loses a cancellation that comes as the wait ends.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._up.wait()
+        if not self._up.is_set():
+            # Not asyncio.wait_for: in Python 3.11 it loses a cancellation that comes as the wait ends.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._up.wait()
         self._raise_if_gone()
         return self._up.is_set()
 
@@ -257,24 +260,46 @@ class Wire:
 
     async def request(
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, *, timeout_s: float
-    ) -> Msg:
+    ) -> Received:
         """One answer. Raises Denied, Unanswered, or ServerUnreachable where the connection is gone for good."""
+        if not self._ready:
+            timeout_s = await self._until_ready(timeout_s)
+        self._raise_if_gone()
+        name = ""
+        with self._waiting.for_answer(subject, timeout_s) as answer:
+
+            def take(received: Received) -> None:
+                if not answer.done():
+                    answer.set_result(received)
+
+            try:
+                name = await self._client.ask(subject, payload, headers, take)
+                message: Received = await answer
+            except (nats.errors.Error, OSError) as error:
+                raise Unanswered(f"not sent: {error} ({type(error).__name__})") from None
+            finally:
+                self._client.unask(name)
+        if not message.data and message.headers.get(STATUS) == NO_RESPONDERS:
+            raise Unanswered("nobody answers (503)", no_responders=True)
+        return message
+
+    @property
+    def _ready(self) -> bool:
+        """Whether something can be sent now."""
+        return self._up.is_set() and not self._client.congested
+
+    async def _until_ready(self, timeout_s: float) -> float:
+        """Return what is left of ``timeout_s`` when something can be sent. Raises Unanswered where nothing can be."""
+        deadline = time.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 await self._up.wait()
-                self._raise_if_gone()
-                with self._waiting.for_answer(subject) as answer:
-                    await self._client.ask(subject, payload, headers, answer)
-                    message: Msg = await answer
+                await self._client.uncongested()
         except TimeoutError:
             if not self._up.is_set():
                 raise Unanswered(f"no connection to {self.address.url} ({self._last_error})") from None
-            raise Unanswered(f"no answer within {timeout_s:g} s") from None
-        except (nats.errors.Error, OSError) as error:
-            raise Unanswered(f"not sent: {error} ({type(error).__name__})") from None
-        if message.headers and message.headers.get(Header.STATUS) == NO_RESPONDERS:
-            raise Unanswered("nobody answers (503)", no_responders=True)
-        return message
+            raise Unanswered(f"nothing could be sent within {timeout_s:g} s") from None
+        return max(0.001, deadline - time.monotonic())
 
     async def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """A JetStream request's decoded answer; asked again for 10 s, so only what may be done twice is asked here.
@@ -306,13 +331,13 @@ class Wire:
         done = asyncio.get_running_loop().create_future()
         owed = most
 
-        async def take(message: Msg) -> None:
+        def take(message: Received) -> None:
             nonlocal owed
-            headers = message.headers or {}
+            headers = message.headers
             # A stored message may have a header of that name too; the server says where it is stored.
             stored = message.reply or "Nats-Sequence" in headers
-            if status := "" if stored else headers.get("Status", ""):
-                collected.status, collected.description = status, headers.get(Header.DESCRIPTION, "")
+            if status := "" if stored else headers.get(STATUS, ""):
+                collected.status, collected.description = status, headers.get(DESCRIPTION, "")
                 collected.pending = int(headers.get("Nats-Num-Pending", 0))
                 # A consumer with copies says that a pull has ended before it sends the last of what was pulled,
                 # because that waits for the copies. It says how many of those asked for will not come.
@@ -332,7 +357,7 @@ class Wire:
         subscription: Subscription | None = None
         try:
             with self._waiting.for_answer(subject) as trouble:
-                subscription = await self._client.subscribe(inbox, cb=take)
+                subscription = await self._client.listen(inbox, take)
                 await self._client.publish(subject, msgspec.json.encode(body), reply=inbox)
                 await self._await_all(collected, {done, trouble}, quiet_s)
                 if trouble.done():
@@ -356,10 +381,10 @@ class Wire:
                 return
         collected.lost = f"no answer within {quiet_s:g} s"
 
-    async def subscribe(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> Subscription:
+    async def subscribe(self, subject: str, take: Take) -> Subscription:
         """Raises Denied. Where the connection is lost meanwhile, nats-py subscribes again when it is back."""
         with self._waiting.for_answer(subject) as trouble:
-            subscription = await self._client.subscribe(subject, cb=take)
+            subscription = await self._client.listen(subject, take)
             try:
                 # A refusal comes before the answer to whatever is asked after it.
                 await self.answers(API_TIMEOUT_S)
@@ -372,7 +397,7 @@ class Wire:
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         with contextlib.suppress(nats.errors.Error, OSError):
-            await subscription.unsubscribe()
+            await self._client.forget(subscription)
 
     async def tell(self, subject: str, payload: bytes, headers: dict[str, str], *, most_pending: int) -> bool:
         """Send without an answer; False, and nothing sent, where that would have to wait."""

@@ -12,9 +12,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from nats.aio.msg import Msg
-
 from bus.patience import Patience
+from bus.received import Received, origin_of
 from bus.wire import API
 from schemas import BusError, WeightsError
 
@@ -127,14 +126,14 @@ class _ChunkReader:
             self._consumer = ""  # It counts as read what was lost on the way: a new one goes on where we are.
         return chunks
 
-    def _in_order(self, messages: list[Msg]) -> list[bytes]:
+    def _in_order(self, messages: list[Received]) -> list[bytes]:
         """The chunks up to the first that is missing."""
         chunks = []
         for message in messages:
-            sequence = message.metadata.sequence
-            if sequence.consumer != self._delivered + 1:
+            origin = origin_of(message.reply)
+            if origin.consumer_sequence != self._delivered + 1:
                 break
-            self._delivered, self._next = sequence.consumer, sequence.stream + 1
+            self._delivered, self._next = origin.consumer_sequence, origin.sequence + 1
             chunks.append(message.data)
         self._read += len(chunks)
         return chunks

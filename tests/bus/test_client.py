@@ -45,12 +45,6 @@ def test_a_header_whose_name_nobody_could_read_is_not_sent(name: str) -> None:
     assert client._pending == []
 
 
-@settings(deadline=None)
-@given(some.lists(some.binary(max_size=30) | NAMES.map(lambda name: f"{name}: x".encode())).map(b"\r\n".join))
-def test_headers_are_heard_as_nats_py_hears_them(block: bytes) -> None:
-    assert Client._parse_header_lines(block) == nats.aio.client.Client._parse_header_lines(block)
-
-
 async def test_a_request_that_ended_leaves_nothing_behind(connect_as: ConnectAs) -> None:
     bus = await connect_as("admin")
     await bus.state(TASKS)
@@ -64,9 +58,35 @@ async def test_a_request_that_ended_leaves_nothing_behind(connect_as: ConnectAs)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     await asyncio.sleep(0)
-    assert bus.wire._client._resp_map == {}
+    assert bus.wire._client._answers == {}
     await bus.wire.unsubscribe(silent)
 
 
-async def _ignore(message: Any) -> None:
+async def test_a_listener_that_fails_does_not_end_the_connection(connect_as: ConnectAs) -> None:
+    bus = await connect_as("admin")
+
+    def fail(message: Any) -> None:
+        raise ValueError(message.data)
+
+    failing = await bus.wire.subscribe("noise", fail)
+    with pytest.raises(Unanswered, match="no answer"):
+        await bus.wire.request("noise", b"bang", timeout_s=0.05)
+    assert await bus.wire.answers(5.0)
+    assert bus.wire.connected
+    await bus.wire.unsubscribe(failing)
+
+
+async def test_more_than_the_connection_takes_waits_and_is_sent(connect_as: ConnectAs) -> None:
+    bus = await connect_as("admin")
+    heard: list[int] = []
+    listening = await bus.wire.subscribe("bulk", lambda message: heard.append(len(message.data)))
+    payload = bytes(1024 * 1024)
+    asking = [bus.wire.request("bulk", payload, timeout_s=1.0) for _ in range(12)]
+    ends = await asyncio.gather(*asking, return_exceptions=True)
+    assert {type(end) for end in ends} == {Unanswered}
+    assert heard == [len(payload)] * 12
+    await bus.wire.unsubscribe(listening)
+
+
+def _ignore(message: Any) -> None:
     pass

@@ -17,7 +17,7 @@ from tests.conftest import ConnectAs
 SOON_S = 5.0
 
 
-async def _ignore(message: Any) -> None:
+def _ignore(message: Any) -> None:
     pass
 
 

@@ -13,6 +13,7 @@ import trustme
 
 from bus import Address, EmbeddedServer, connect
 from bus.seed import new_seed
+from bus.transport import PiecewiseTransport
 from schemas import ConfigError, HeadraceError, PublishFailed, ServerUnreachable
 from tests import examples
 from tests.real_server import RealServer, free_ports
@@ -78,7 +79,9 @@ async def test_role_connects_with_its_key(real: RealServer) -> None:
 
 async def test_role_connects_with_its_key_over_tls(encrypted: RealServer) -> None:
     bus = await connect(by_tls(encrypted), run=RUN, role="reader", id="r")
-    assert bus.wire._client._transport._io_writer.get_extra_info("ssl_object").version() == "TLSv1.3"  # type: ignore[union-attr,attr-defined]
+    transport = bus.wire._client._transport
+    assert isinstance(transport, PiecewiseTransport)
+    assert transport.connection.get_extra_info("ssl_object").version() == "TLSv1.3"
     await bus.close()
 
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, get_args
 
 import msgspec
-from nats.aio.msg import Msg
 
 from bus import Bus, Denied, Unanswered
+from bus.received import Received
 from schemas import (
     CONTROL,
     DEAD,
@@ -64,7 +64,7 @@ def ask(*subjects: str, body: Any = None) -> list[Act]:
 def listen(*subjects: str) -> list[Act]:
     def listening(subject: str) -> Act:
         async def act(bus: Bus) -> None:
-            async def take(message: Msg) -> None:
+            def take(message: Received) -> None:
                 pass
 
             await bus.wire.unsubscribe(await bus.wire.subscribe(_filled(subject, bus), take))

@@ -105,7 +105,7 @@ async def test_no_role_hears_what_another_is_answered(connect_as: As, role: BusR
     """Tried with a real answer: of the two, only the one who asked may have it."""
     heard: list[str] = []
 
-    async def take(message: Any) -> None:
+    def take(message: Any) -> None:
         heard.append(message.subject)
 
     curious = await connect_as(role, role)
