@@ -17,6 +17,8 @@ import nats.errors
 MOST_AHEAD_BYTES = 2 * 1024 * 1024
 """No more is taken from the socket while so much waits to be read."""
 MOST_LINE_BYTES = 1024 * 1024
+CLOSE_S = 1.0
+"""Most time for what is still to be sent when a connection is closed."""
 
 
 class Pieces(asyncio.Protocol):
@@ -160,7 +162,15 @@ class PiecewiseTransport(nats.aio.transport.Transport):
         await self._open.written()
 
     async def wait_closed(self) -> None:
-        if self._pieces is not None:
+        if self._pieces is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._pieces.lost.wait()
+        except TimeoutError:
+            # The other end takes nothing: the kernel would go on trying for a quarter of an hour, and nats-py looks for
+            # another server only after this.
+            self._pieces.transport.abort()
             await self._pieces.lost.wait()
 
     def close(self) -> None:

@@ -94,6 +94,16 @@ async def test_a_connection_that_is_lost_is_an_error_for_readers_and_writers() -
         assert transport.at_eof()
 
 
+async def test_closing_does_not_wait_for_an_end_that_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bus.transport.CLOSE_S", 0.05)
+    async with connection() as (transport, peer):
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        transport.writelines([b"x" * 64 * 1024 * 1024])
+        transport.close()
+        await asyncio.wait_for(transport.wait_closed(), 30.0)
+        assert transport.at_eof()
+
+
 async def test_drain_waits_until_the_other_end_has_taken_most() -> None:
     async with connection() as (transport, peer):
         sent = 64 * 1024 * 1024
