@@ -59,13 +59,17 @@ class Client(nats.aio.client.Client):
         await subscription.unsubscribe()
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        take = self._takers.get(sid)
+        if take is None:
+            legible = subject.decode("utf-8", "replace").encode()
+            await super()._process_msg(sid, legible, reply, data, headers)  # type: ignore[arg-type]
+            return
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
-        if take := self._takers.get(sid):
-            try:
-                take(Received(subject.decode("utf-8", "replace"), reply.decode(), data, Headers(headers or b"")))
-            except Exception as error:  # The connection is read on, whatever came over it.
-                await self._error_cb(error)
+        try:
+            take(Received(subject.decode("utf-8", "replace"), reply.decode(), data, Headers(headers or b"")))
+        except Exception as error:  # The connection is read on, whatever came over it.
+            await self._error_cb(error)
 
     # Asking
 
