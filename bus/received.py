@@ -34,7 +34,10 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def origin_of(reply: str) -> Origin:
-    """What the reply of a delivered message says. Source: nats-io/nats-architecture-and-design, ADR-15."""
+    """What the reply of a delivered message says. Raises ValueError for a reply that no consumer makes.
+
+    Source: nats-io/nats-architecture-and-design, ADR-15.
+    """
     fields = reply.split(".")
     delivered, sequence, consumer_sequence, time_ns = fields[4:8] if len(fields) == _SHORT else fields[6:10]
     return Origin(int(sequence), int(consumer_sequence), int(delivered), int(time_ns) / 1e9)

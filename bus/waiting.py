@@ -61,11 +61,10 @@ class Waiting:
     def _look_at(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_at(deadline, self._look)
+        self._timer = self.loop.call_at(deadline, self._look, deadline)
 
-    def _look(self) -> None:
+    def _look(self, now: float) -> None:
         """End the waits whose time is over."""
-        now = self._timer.when() if self._timer is not None else self.loop.time()
         self._timer = None
         for wait in self._waits:
             if wait.deadline <= now and not wait.answer.done():

@@ -17,7 +17,7 @@ from schemas import LogGap, Rollout, TrainedGroup
 from .groups import Member
 from .judgement import Rules, kept_sequences, trained_runs, trained_tokens
 from .micro_batch import MicroBatch
-from .packing import Document, Packing, build_micro_batches
+from .packing import Document, Packing, build_micro_batches, tokens_in
 
 
 def trained_members(groups: Iterable[TrainedGroup]) -> Iterator[tuple[int, float]]:
@@ -59,11 +59,14 @@ def micro_batches(
 
 
 def documents(member: Member, advantage: float, step: int, rules: Rules) -> list[Document]:
-    """One rollout as ``step`` trains it: a document for each training sequence, all with its advantage."""
+    """One rollout as ``step`` trains it: a document for each training sequence, all with its advantage.
+
+    Raises FutureVersion for a rollout that claims weights which do not exist.
+    """
     rollout = member.rollout
     runs = deque(trained_runs(member, step, rules))
     logprobs_N = rollout.logprob_values()
-    if sum(run.stop - run.start for run in runs) < len(logprobs_N):
+    if tokens_in(runs) < len(logprobs_N):
         logprobs_N = logprobs_N[trained_tokens(member, step, rules)[rollout.loss_mask()]]
     exact = rollout.swaps_during == 0 and rollout.greatest_version == step - 1
     made, taken = [], 0
@@ -72,7 +75,7 @@ def documents(member: Member, advantage: float, step: int, rules: Rules) -> list
         while runs and runs[0].start < part.stop:
             run = runs.popleft()
             trained.append(slice(run.start - part.start, run.stop - part.start))
-        before, taken = taken, taken + sum(run.stop - run.start for run in trained)
+        before, taken = taken, taken + tokens_in(trained)
         made.append(
             Document(
                 tokens=rollout.token_ids()[part.start : part.stop],

@@ -101,7 +101,10 @@ def trained_tokens(member: Member, step: int, rules: Rules) -> npt.NDArray[np.bo
 
 
 def trained_runs(member: Member, step: int, rules: Rules) -> list[slice]:
-    """The same as slices of ``tokens``, in order; none crosses from one training sequence into another."""
+    """Where the tokens that ``step`` trains lie in ``tokens``, in order: the same as ``trained_tokens`` says.
+
+    None crosses from one training sequence into another. Raises FutureVersion.
+    """
     if rules.too_long == "drop" and all(_fresh_spans(member.rollout, step, rules)):
         return [reply for reply in member.rollout.replies() if reply.stop > reply.start]
     return runs_of(trained_tokens(member, step, rules))

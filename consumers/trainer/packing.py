@@ -7,7 +7,7 @@ Shape legend: T tokens of a document, of which N are trained, R rows, L columns.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -42,6 +42,11 @@ def runs_of(mask_T: npt.NDArray[np.bool_]) -> list[slice]:
     """Where the tokens of a mask, bool [T], lie: one slice for all that follow each other, in order."""
     edges = np.flatnonzero(np.diff(mask_T, prepend=False, append=False)).tolist()
     return [slice(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def tokens_in(runs: Iterable[slice]) -> int:
+    """How many tokens the slices hold."""
+    return sum(run.stop - run.start for run in runs)
 
 
 def padded(tokens: int) -> int:
@@ -107,7 +112,7 @@ def build_micro_batches(packing: Packing, documents: Sequence[Document]) -> list
 
 
 def _check(position: int, document: Document) -> None:
-    trained = sum(run.stop - run.start for run in document.trained)
+    trained = tokens_in(document.trained)
     if trained != len(document.logprobs) or (trained and document.trained[-1].stop > len(document.tokens)):
         raise ValueError(
             f"document {position} has {len(document.tokens)} tokens, trains {trained} in {document.trained}, and has "
