@@ -59,7 +59,7 @@ class LogReader:
     def __init__(self, wire: Wire, run: str, spec: StreamSpec, kinds: Sequence[type[Event]], start: int) -> None:
         self._wire = wire
         self._stream = spec.name(run)
-        self._look_every_s = LOOK_EVERY_S if spec.echoed else LOOK_OFTEN_S
+        self._echoed = spec.echoed
         self._wanted = tuple(kinds)
         # The server filters by one subject; several kinds are sorted out here.
         self._filter = subject_filter(run, kinds[0]) if len(kinds) == 1 else ANYTHING
@@ -71,7 +71,7 @@ class LogReader:
             async for logged in self._up_to(tail):
                 yield logged
             return
-        async with _News(self._wire, self._stream, self._filter) as news:
+        async with _News(self._wire, stored_subject(self._stream, self._filter) if self._echoed else None) as news:
             while True:
                 async for logged in self._up_to(None):
                     yield logged
@@ -164,7 +164,7 @@ class LogReader:
 
     async def _await_news(self, news: _News) -> None:
         """Return when there may be more to read. Raises LogGap where the stream is shorter than what was read."""
-        while not await news.heard(self._next, self._look_every_s):
+        while not await news.heard(self._next, LOOK_EVERY_S if self._echoed else LOOK_OFTEN_S):
             state = await self._state()
             if state.last_sequence < self._next - 1:
                 raise LogGap(
@@ -179,16 +179,17 @@ class LogReader:
 
 
 class _News:
-    """Hears the sequences of messages as they are stored."""
+    """Hears the sequences of messages as they are stored, and that a lost connection is back."""
 
-    def __init__(self, wire: Wire, stream: str, subject: str) -> None:
+    def __init__(self, wire: Wire, subject: str | None) -> None:
+        """``subject``: of the echo; None where the stream has none."""
         self._wire = wire
-        self._subject = stored_subject(stream, subject)
+        self._subject = subject
         self._newest = 0
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        self._subscription = await self._wire.subscribe(self._subject, self._take)
+        self._subscription = None if self._subject is None else await self._wire.subscribe(self._subject, self._take)
         self._forget = self._wire.on_return(self._changed.set)
         return self
 
@@ -196,7 +197,8 @@ class _News:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._forget()
-        await self._wire.unsubscribe(self._subscription)
+        if self._subscription is not None:
+            await self._wire.unsubscribe(self._subscription)
 
     def _take(self, message: Received) -> None:
         self._newest = max(self._newest, int(message.headers.get("Nats-Sequence", 0)))
