@@ -41,7 +41,7 @@ check: setup  ## format, lint, types
 	$(BIN)/mypy
 	$(BIN)/mypy --strict -p tools.setup
 
-bench: setup  ## all benchmarks, one after the other (two hours)
+bench: setup  ## all benchmarks, one after the other (an hour and a half)
 	@for each in $(BENCHMARKS); do echo "== $$each"; $(BIN)/python -m bench.$$each $(ARGS) || exit 1; done
 
 bench-%: setup

@@ -16,6 +16,7 @@ from .server import LEAST_FREE_BYTES, EmbeddedServer
 from .stream import Logged, StreamState
 from .telemetry import Telemetry
 from .thread import BusThread
+from .threads import in_thread
 from .topology import run_streams, stream_config
 from .weights import (
     Bucket,
@@ -35,6 +36,6 @@ __all__ = [
     "ConsumerState", "Delivery", "Delta", "Denied", "EmbeddedServer", "FileWeights", "Inbox", "JetStreamWeights",
     "Key", "Ledger", "Logged", "OutOfPatience", "Patience", "Permissions", "Published", "RunFiles", "Stored",
     "StreamFull", "StreamState", "Telemetry", "Unanswered", "WeightsStore", "WrongSequence", "bury", "connect",
-    "keep_freed_memory", "make_delta", "make_keys", "open_run_files", "open_weights", "permissions", "run_streams",
-    "stream_config",
+    "in_thread", "keep_freed_memory", "make_delta", "make_keys", "open_run_files", "open_weights", "permissions",
+    "run_streams", "stream_config",
 ]  # fmt: skip

@@ -8,6 +8,11 @@ from schemas import BusError, PublishFailed
 
 from .received import Received
 
+UNAVAILABLE = 503
+"""Code of a fault: a cluster without a leader says so for a moment."""
+NOT_NOW = 10008
+"""More closely: JetStream is temporarily unavailable."""
+
 
 class Denied(PublishFailed):
     """The server's permissions do not let this role send to a subject."""

@@ -113,6 +113,15 @@ class Client(nats.aio.client.Client):
         if self._flush_queue is not None and self._flush_queue.empty():
             await self._flush_pending()
 
+    async def _send_command(self, cmd: bytes, priority: bool = False) -> None:
+        """As nats-py's, which waits here until what is to be sent is sent, and takes no cancellation meanwhile."""
+        self._pending.insert(0 if priority else len(self._pending), cmd)
+        self._pending_data_size += len(cmd)
+
+    def drop_unsent(self) -> None:
+        """Forget what waits to be sent: nats-py would send it over its next connection."""
+        self._pending, self._pending_data_size = [], 0
+
     @property
     def congested(self) -> bool:
         """Whether so much waits to be sent that more should wait too."""

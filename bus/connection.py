@@ -16,9 +16,9 @@ from .fitness import require_fit_server
 from .log import LogReader
 from .patience import OutOfPatience, Patience
 from .permissions import BusRole
-from .publication import ACK_TIMEOUT_S, STREAM_FULL, Publication, Published, StreamFull, why
+from .publication import STREAM_FULL, Publication, Published, StreamFull, why
 from .settings import LogSettings, WeightsSettings
-from .stream import ANYTHING, Logged, StreamState, current_state, from_leader
+from .stream import ANYTHING, Logged, StreamState, current_state, from_leader, purge
 from .wire import Wire
 
 HOLDUP_S = 2.0
@@ -92,7 +92,7 @@ class Bus:
             while True:
                 try:
                     answer = await publication.send(
-                        expected_last=expected_last_sequence, timeout_s=patience.remaining_s(ACK_TIMEOUT_S)
+                        expected_last=expected_last_sequence, timeout_s=patience.remaining_s(publication.timeout_s)
                     )
                 except Unanswered as error:
                     await patience.pause(str(error))
@@ -168,7 +168,7 @@ class Bus:
     async def purge(self, spec: StreamSpec, *, before: int) -> None:
         """Remove all messages below sequence ``before``: the only way in which one leaves TASKS and ROLLOUTS."""
         if before > 1:
-            await self.wire.api(f"STREAM.PURGE.{spec.name(self.run)}", {"seq": before})
+            await purge(self.wire, spec.name(self.run), before=before)
 
     async def consumer(
         self, spec: StreamSpec, durable: str, *, ack: Literal["explicit", "all"], ack_wait_s: float

@@ -59,7 +59,7 @@ _READS: dict[BusRole, tuple[StreamSpec, ...]] = {
     # TELEMETRY: a replay of rollouts waits for a trainer that is alive. EVALUATIONS: what of one is still to be played.
     "generator": (LEDGER, TELEMETRY, CONTROL, EVALUATIONS),
     "trainer": (ROLLOUTS, LEDGER, TELEMETRY, CONTROL),
-    "sink": (TASKS, ROLLOUTS, LEDGER, TELEMETRY, DEAD, CONTROL),
+    "sink": (TASKS, ROLLOUTS, EVALUATIONS, LEDGER, TELEMETRY, DEAD, CONTROL),
     "supervisor": STREAMS,
     "operator": STREAMS,
     "reader": STREAMS,

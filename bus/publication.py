@@ -16,6 +16,8 @@ from .wire import Wire
 WRITER, DIGEST = "hr-writer", "hr-digest"
 EXPECTED_LAST = "Nats-Expected-Last-Sequence"
 ACK_TIMEOUT_S = 5.0
+SLOW_BYTES_PER_S = 256 * 1024
+"""Of a line that a message may still take to the server: what has not arrived cannot be acknowledged."""
 ALIVE_S = 1.0
 """Most time for the question whether a server that has not acknowledged is there at all."""
 TOO_LARGE, STREAM_FULL = 10054, 10077
@@ -76,16 +78,27 @@ class Publication:
         self.digest = hashlib.sha256(self.payload).hexdigest() if writer else ""
         signature = {WRITER: writer, DIGEST: self.digest} if writer else {}
         self._headers = {**headers_of(event, source=source), **signature}
-        size = len(self.payload) + _header_bytes(self._headers)
-        if size > (most := largest_message_bytes(self.spec)):
-            raise PublishFailed(f"{self.what}: {size} bytes are more than a message's {most}: make the event smaller")
+        self._size = len(self.payload) + _header_bytes(self._headers)
+        if self._size > (most := largest_message_bytes(self.spec)):
+            raise PublishFailed(
+                f"{self.what}: {self._size} bytes are more than a message's {most}: make the event smaller"
+            )
+        self.timeout_s = ACK_TIMEOUT_S + self._size / SLOW_BYTES_PER_S
+        """How long one attempt may take."""
 
-    async def send(self, *, expected_last: int | None = None, timeout_s: float = ACK_TIMEOUT_S) -> Published | Fault:
-        """One attempt. A Fault says that trying again may help.
+    async def send(self, *, expected_last: int | None = None, timeout_s: float | None = None) -> Published | Fault:
+        """One attempt, within ``timeout_s`` (None: what its size wants). A Fault says that trying again may help.
 
         Raises Denied or PublishFailed where it cannot, WrongSequence where the stream ends elsewhere than at
         ``expected_last``, Unanswered where it is not known whether the event was stored.
         """
+        # Each time: a server that takes another one's place may have another limit.
+        if self._size > (most := self._wire.max_payload_bytes):
+            raise PublishFailed(
+                f"{self.what}: it has {self._size} bytes, and the server takes {most} in one message: raise "
+                "max_payload in its configuration to 8 MiB"
+            )
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
         headers = self._headers if expected_last is None else {**self._headers, EXPECTED_LAST: str(expected_last)}
         try:
             message = await self._wire.request(self._subject, self.payload, headers, timeout_s=timeout_s)

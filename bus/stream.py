@@ -63,7 +63,11 @@ def event_in(payload: bytes, subject: str) -> tuple[AnyEvent | None, str | None]
 
 async def stream_state(wire: Wire, stream: str) -> StreamState:
     """Raises ApiError where there is no such stream, Unanswered where nobody answers for some seconds."""
-    state = (await wire.api(f"STREAM.INFO.{stream}"))["state"]
+    info = await wire.api(f"STREAM.INFO.{stream}")
+    if "cluster" in info and not info["cluster"].get("leader"):
+        # Any copy answers then, and it may lag behind.
+        raise Unanswered(f"stream {stream} has no leader at the moment")
+    state = info["state"]
     return StreamState(
         first_sequence=state["first_seq"],
         last_sequence=state["last_seq"],
@@ -107,6 +111,17 @@ async def current_state(wire: Wire, stream: str) -> StreamState:
     while True:
         try:
             return await stream_state(wire, stream)
+        except Unanswered as error:
+            await patience.pause(str(error))
+
+
+async def purge(wire: Wire, stream: str, *, before: int) -> None:
+    """Remove all messages below sequence ``before``, waiting as ``current_state`` does: twice is the same as once."""
+    patience = Patience(f"purging {stream}")
+    while True:
+        try:
+            await wire.api(f"STREAM.PURGE.{stream}", {"seq": before})
+            return
         except Unanswered as error:
             await patience.pause(str(error))
 

@@ -22,7 +22,7 @@ from nats.aio.subscription import Subscription
 from schemas import BusError, ServerUnreachable
 
 from .address import Address
-from .answers import ApiError, Collected, Denied, Fault, Unanswered
+from .answers import NOT_NOW, ApiError, Collected, Denied, Fault, Unanswered
 from .client import Take
 from .handshake import Dialer
 from .headers import DESCRIPTION, STATUS
@@ -123,6 +123,9 @@ class Wire:
         self._waiting.end(ServerUnreachable("the connection is closed"))
         with contextlib.suppress(BusError):
             await self.answers(ANSWER_S)
+        # Who waits for the connection, or comes later, learns that there is none any more.
+        self._dead = ServerUnreachable("the connection is closed")
+        self._up.set()
         # A task of its own: nats-py may wait for the socket's end in a task that it cancels, and who waits with it is
         # cancelled too.
         closing = asyncio.create_task(self._client.close())
@@ -191,6 +194,7 @@ class Wire:
         if not self._closing:
             log.warning("connection to NATS at %s lost: reconnecting", self.address.url)
         self._waiting.end(Unanswered("the connection was lost"))
+        self._client.drop_unsent()  # All of it was for requests that have just ended.
 
     async def _on_return(self) -> None:
         self._up.set()
@@ -262,6 +266,7 @@ class Wire:
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, *, timeout_s: float
     ) -> Received:
         """One answer. Raises Denied, Unanswered, or ServerUnreachable where the connection is gone for good."""
+        self._raise_if_gone()
         if not self._ready:
             timeout_s = await self._until_ready(timeout_s)
         self._raise_if_gone()
@@ -312,15 +317,18 @@ class Wire:
             try:
                 timeout_s = patience.remaining_s(API_TIMEOUT_S)
                 message = await self.request(subject, msgspec.json.encode(body) if body else b"", timeout_s=timeout_s)
-                break
             except Unanswered as error:
                 if error.no_responders:
                     raise
                 await _pause(patience, error)
-        answer = msgspec.json.decode(message.data)
-        if "error" in answer:
-            raise ApiError(subject, msgspec.convert(answer["error"], Fault))
-        return answer
+                continue
+            answer = msgspec.json.decode(message.data)
+            if "error" not in answer:
+                return answer
+            fault = msgspec.convert(answer["error"], Fault)
+            if fault.err_code != NOT_NOW:
+                raise ApiError(subject, fault)
+            await _pause(patience, Unanswered(f"{subject}: {fault}"))
 
     async def collect(self, subject: str, body: dict[str, Any], *, most: int, quiet_s: float) -> Collected:
         """Answers to one request until ``most`` came, the server closes the list, or ``quiet_s`` pass without one.
@@ -353,6 +361,12 @@ class Wire:
         if not self.connected:
             collected.lost = "no connection"
             return collected
+        try:
+            if not self._ready:
+                await self._until_ready(quiet_s)
+        except Unanswered as error:
+            collected.lost = str(error)
+            return collected
         inbox = self._client.new_inbox()
         subscription: Subscription | None = None
         try:
@@ -361,10 +375,10 @@ class Wire:
                 await self._client.publish(subject, msgspec.json.encode(body), reply=inbox)
                 await self._await_all(collected, {done, trouble}, quiet_s)
                 if trouble.done():
-                    error = trouble.exception()
-                    if not isinstance(error, Unanswered):
-                        raise error or AssertionError("trouble without an exception")
-                    collected.lost = str(error)
+                    cause = trouble.exception()
+                    if not isinstance(cause, Unanswered):
+                        raise cause or AssertionError("trouble without an exception")
+                    collected.lost = str(cause)
         except (nats.errors.Error, OSError) as error:
             collected.lost = str(error)
         finally:

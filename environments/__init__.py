@@ -2,7 +2,8 @@
 
 from .characters import CharacterTokenizer
 from .chat_template import load_chat_template
-from .environment import Environment, Outcome
+from .environment import Environment
+from .outcome import Outcome, checked_outcome
 from .policy import Policy, Reply, TooLong, Transcript
 from .registry import environment_kinds, load_environment
 from .sampling import Finish, Sample, Sampler
@@ -11,6 +12,6 @@ from .tokenizer import FastTokenizer, Tokenizer, load_tokenizer
 
 __all__ = [
     "CharacterTokenizer", "Demonstrator", "Environment", "FastTokenizer", "Finish", "Outcome", "Policy", "Reply",
-    "Sample", "Sampler", "ScriptedPolicy", "Tokenizer", "TooLong", "Transcript", "environment_kinds",
-    "load_chat_template", "load_environment", "load_tokenizer",
+    "Sample", "Sampler", "ScriptedPolicy", "Tokenizer", "TooLong", "Transcript", "checked_outcome",
+    "environment_kinds", "load_chat_template", "load_environment", "load_tokenizer",
 ]  # fmt: skip

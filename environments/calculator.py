@@ -32,14 +32,13 @@ def calculate(text: str) -> str:
         raise NoNumber(f"the expression is longer than {MOST_CHARS} characters")
     readable = text.strip().replace("^", "**").replace("×", "*").replace("÷", "/").replace(",", "")
     try:
-        value = _value(ast.parse(readable, mode="eval").body)
+        return _text(_value(ast.parse(readable, mode="eval").body))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise NoNumber("this is not an expression of numbers, + - * / // % ** and brackets") from None
     except ZeroDivisionError:
         raise NoNumber("division by zero") from None
     except OverflowError:
         raise NoNumber("the number is too large") from None
-    return _text(value)
 
 
 def _value(node: ast.expr) -> Number:

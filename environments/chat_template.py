@@ -81,16 +81,26 @@ def load_chat_template(model_dir: Path | str) -> ChatTemplate | None:
 def _source(folder: Path, settings: Mapping[str, Any]) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{path} is not UTF-8 text (byte {error.start}): copy the model again") from None
     named = settings.get("chat_template")
     if isinstance(named, list):  # several by name; older directories keep one for tools beside the default
-        named = {each["name"]: each["template"] for each in named}.get("default")
+        named = next((_field(each, "template") for each in named if _field(each, "name") == "default"), None)
     return named if isinstance(named, str) else None
 
 
 def _text(token: Any) -> str:
     """Of a special token: text, or an object that holds it."""
-    return str(token["content"] if isinstance(token, dict) else token)
+    return str(_field(token, "content") if isinstance(token, dict) else token)
+
+
+def _field(value: Any, name: str) -> Any:
+    if not isinstance(value, dict) or name not in value:
+        raise ModelError(f"tokenizer_config.json has {str(value)[:60]!r} where an object with {name!r} should be: "
+                         "copy the model again")  # fmt: skip
+    return value[name]
 
 
 def read_json(path: Path) -> dict[str, Any]:

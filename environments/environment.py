@@ -5,21 +5,11 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 
-import msgspec
-
 from schemas import Task
 
+from .outcome import Outcome
 from .policy import Policy
 from .scripted import Demonstrator
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a play ended."""
-
-    reward: float
-    """Finite; must not depend on wall-clock time."""
-    metrics: dict[str, float] = {}
-    """Named figures, averaged by environment in events, status and summary; for example ``win``."""
 
 
 class Environment(ABC):

@@ -14,8 +14,9 @@ from msgspec import Meta
 
 from schemas import EnvironmentFault, Task
 
-from .environment import Environment, Outcome
+from .environment import Environment
 from .lines import Line, load_lines
+from .outcome import Outcome
 from .policy import Policy
 from .question import ask
 from .scoring import Function, found, load_scorer

@@ -16,7 +16,8 @@ from msgspec import Meta
 
 from schemas import EnvironmentFault, EnvironmentSettings, Task
 
-from .environment import Environment, Outcome
+from .environment import Environment
+from .outcome import Outcome
 from .policy import Policy
 from .registry import load_environment
 from .scripted import Demonstrator

@@ -13,6 +13,7 @@ Shape legend: T tokens of all sequences together, S sampled tokens of them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -129,6 +130,9 @@ class Policy:
 
     async def _reply(self, text: str, stop_ids: list[int], max_tokens: int | None, *, anew: bool) -> Reply:
         """Sample the reply to the sequence so far (to nothing where it starts ``anew``) and ``text``."""
+        # An environment may ask again and again, whatever error it gets: others have their turn in between, so that
+        # its time can run out.
+        await asyncio.sleep(0)
         if self._speaking:
             raise EnvironmentFault("the policy was asked while another reply was being sampled: await each reply")
         if max_tokens is not None and max_tokens < 1:

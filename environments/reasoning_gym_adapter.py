@@ -12,7 +12,8 @@ from msgspec import Meta
 
 from schemas import EnvironmentFault, Task
 
-from .environment import Environment, Outcome
+from .environment import Environment
+from .outcome import Outcome
 from .policy import Policy
 from .question import ask
 from .scripted import Demonstrator

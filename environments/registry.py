@@ -71,13 +71,24 @@ def _environment_class(point: EntryPoint) -> type[Environment]:
     return cls
 
 
+def _annotations(cls: type[Environment], where: str) -> dict[str, typing.Any]:
+    """Parameter to its type."""
+    try:
+        return typing.get_type_hints(cls.__init__, include_extras=True)
+    except Exception as error:  # a name that is imported for type checkers alone, for example
+        raise EnvironmentFault(
+            f"{where}: the annotations of {cls.__name__}.__init__ cannot be read ({type(error).__name__}: {error}): "
+            "import what they name when the module runs, not only under TYPE_CHECKING"
+        ) from None
+
+
 def _check_arguments(cls: type[Environment], settings: EnvironmentSettings) -> None:
     """Raise EnvironmentFault for the first argument that ``cls`` does not take, of another type, or missing."""
     where = f"environment {settings.name!r}"
     parameters = inspect.signature(cls).parameters
     known = [name for name in parameters if name != "seed" and parameters[name].kind is not _VAR_KEYWORD]
     takes_any = any(parameter.kind is _VAR_KEYWORD for parameter in parameters.values())
-    hints = typing.get_type_hints(cls.__init__, include_extras=True)
+    hints = _annotations(cls, where)
     for name, value in settings.args.items():
         if name == "seed":
             raise EnvironmentFault(f"{where}: args.seed cannot be set: it comes from run.seed")
@@ -88,6 +99,11 @@ def _check_arguments(cls: type[Environment], settings: EnvironmentSettings) -> N
             msgspec.convert(value, hints.get(name, typing.Any))
         except msgspec.ValidationError as error:
             raise EnvironmentFault(f"{where}: args.{name} = {value!r}: {error}: correct it") from None
+        except TypeError as error:  # of an annotation that msgspec cannot check against
+            raise EnvironmentFault(
+                f"{where}: its parameter {name} is annotated in a way that no value can be checked against ({error}): "
+                "annotate it with what TOML has: text, numbers, lists and tables"
+            ) from None
     for name in known:
         if name not in settings.args and parameters[name].default is inspect.Parameter.empty:
             raise EnvironmentFault(f"{where} needs the argument {name!r}: set it in environments.args")

@@ -9,7 +9,8 @@ from msgspec import Meta
 
 from schemas import Task
 
-from .environment import Environment, Outcome
+from .environment import Environment
+from .outcome import Outcome
 from .policy import Policy
 from .scripted import Demonstrator
 

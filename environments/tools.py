@@ -18,7 +18,8 @@ from msgspec import Meta
 from schemas import Task
 
 from .calculator import NoNumber, calculate
-from .environment import Environment, Outcome
+from .environment import Environment
+from .outcome import Outcome
 from .policy import Policy, Reply, TooLong
 from .sandbox import Interpreter, Isolation, Limits
 from .scripted import Demonstrator

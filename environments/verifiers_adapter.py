@@ -10,7 +10,8 @@ from msgspec import Meta
 
 from schemas import EnvironmentFault, Task
 
-from .environment import Environment, Outcome
+from .environment import Environment
+from .outcome import Outcome
 from .policy import Policy
 
 if TYPE_CHECKING:  # it imports verifiers

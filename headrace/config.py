@@ -278,6 +278,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         payload = path.read_bytes()
     except FileNotFoundError:
         raise RunError(f"{path.parent} holds no run: there is no {path.name} in it; see headrace runs") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; name a TOML file, see configs/") from None
     return _parsed(payload, str(path))
 
 

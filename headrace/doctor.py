@@ -28,6 +28,7 @@ from schemas import HeadraceError
 
 from .config import RunConfig
 from .engine import check_engine
+from .message_size import require_room_for_rollouts
 from .models import check_model
 
 GIB = 1024**3
@@ -301,6 +302,7 @@ async def _visit(server: Address, role: BusRole, config: RunConfig | None) -> No
     )
     try:
         if config is not None:
+            require_room_for_rollouts(bus, config)
             await bus.verify_topology(config.log, config.weights)
     finally:
         await bus.close()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
 
 import msgspec
 
-from bus import Bus, open_weights
+from bus import Bus, in_thread, open_run_files, open_weights
 from schemas import LEDGER, ModelError, Weights, WeightsError
 from schemas.model import WEIGHTS_FILE
 
 from .config import RunConfig
-from .folder import RunFolder
+from .configured import configuration_of, no_configuration
+from .inquiry import Place
 from .models.directory import COMPANIONS, new_directory
 
 
@@ -38,27 +38,41 @@ async def announced(bus: Bus) -> dict[int, Weights]:
     return found
 
 
-async def export_model(bus: Bus, config: RunConfig, folder: RunFolder, version: int | None, target: Path) -> Exported:
+async def export_model(bus: Bus, place: Place, version: int | None, target: Path) -> Exported:
     """Write ``version`` (None: the newest that is stored) of a run's weights to ``target``, verified.
 
     ``target`` appears whole or not at all; it may exist empty.
-    Raises ModelError where ``target`` holds something, or the model that the run began with is gone; WeightsError
-    where the version was never made, is no longer stored (it names those that are), or is damaged.
+    Raises RunError where the run's configuration is nowhere; ModelError where ``target`` holds something, or the model
+    that the run began with is gone; WeightsError where the version was never made, is no longer stored (it names
+    those that are), or is damaged.
     """
+    config = await configuration_of(bus, place)
+    if config is None:
+        raise no_configuration(place)
+    weights = await announced(bus)
+    with new_directory(target) as aside:
+        fetched = aside / "fetched"
+        store = open_weights(bus, config.weights, shared=place.folder.weights, cache=fetched / "weights")
+        chosen = _choose(weights, await store.versions(), version, place.run)
+        source = await _model(bus, config, fetched / "model")
+        await in_thread(_assemble, source, await store.fetch(chosen), aside, chosen.dtype)
+        await in_thread(shutil.rmtree, fetched, ignore_errors=True)
+    return Exported(folder=str(target), version=chosen.version, sha256=chosen.sha256, dtype=chosen.dtype)
+
+
+async def _model(bus: Bus, config: RunConfig, fetched: Path) -> Path:
+    """The directory of the model that the run began with, its tensors left out where it comes from NATS."""
     source = Path(config.model.path)
+    if config.weights.store == "jetstream":
+        # What lies at the trainer's path here may be another model.
+        await open_run_files(bus).fetch_model(fetched, tensors=False)
+        return fetched
     if not (source / "config.json").is_file():
         raise ModelError(
             f"{source} is gone, whose configuration and tokenizer the export needs: put the model that the run "
             "began with there again (model.path)"
         )
-    weights = await announced(bus)
-    with new_directory(target) as aside:
-        fetched = aside / "fetched"
-        store = open_weights(bus, config.weights, shared=folder.weights, cache=fetched)
-        chosen = _choose(weights, await store.versions(), version, folder)
-        await asyncio.to_thread(_assemble, source, await store.fetch(chosen), aside, chosen.dtype)
-        await asyncio.to_thread(shutil.rmtree, fetched, ignore_errors=True)
-    return Exported(folder=str(target), version=chosen.version, sha256=chosen.sha256, dtype=chosen.dtype)
+    return source
 
 
 def _assemble(source: Path, weights: Path, target: Path, dtype: str) -> None:
@@ -70,16 +84,19 @@ def _assemble(source: Path, weights: Path, target: Path, dtype: str) -> None:
     shutil.copyfile(weights / WEIGHTS_FILE, target / WEIGHTS_FILE)
 
 
-def _choose(weights: dict[int, Weights], stored: dict[int, str], version: int | None, folder: RunFolder) -> Weights:
+def _choose(weights: dict[int, Weights], stored: dict[int, str], version: int | None, run: str) -> Weights:
     """``stored``: version to sha256 of what the store has."""
     available = [each for each, sha256 in stored.items() if each in weights and weights[each].sha256 == sha256]
     if not available:
-        raise WeightsError(f"run {folder.name!r} has no weights in its store: it made none, or they were removed")
+        raise WeightsError(
+            f"run {run!r} has no weights in its store: it made none, or they were removed; files (weights.store) are "
+            "looked for in the run's folder, which --dir may name"
+        )
     version = available[-1] if version is None else version
     if version not in available:
         never = "" if version in weights else " (and was never announced)"
         raise WeightsError(
-            f"weights {version} of run {folder.name!r} are not in the store{never}; it has "
+            f"weights {version} of run {run!r} are not in the store{never}; it has "
             f"{', '.join(str(each) for each in available)} (weights.keep = 0 keeps all)"
         )
     return weights[version]

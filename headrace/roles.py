@@ -8,6 +8,7 @@ and SIGINT, in order, but with the run unfinished: whoever did not mean it start
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -38,9 +39,12 @@ from . import heartbeat, logs
 from .config import RunConfig
 from .engine import build_engine
 from .folder import RunFolder
+from .message_size import require_room_for_rollouts
 
 log = logging.getLogger("headrace.roles")
 FAILED, FINAL, UNREACHABLE = 1, 3, 4
+LEAVE_S = 3.0
+"""Time for what is left of a role once it has ended: who ends it waits some seconds."""
 
 
 def run_role(body: Callable[[], None]) -> int:
@@ -107,6 +111,7 @@ def generate(config: RunConfig, address: Address, id: str, folder: RunFolder) ->
     gate = _gate(config, build_engine(config))
 
     async def body(bus: Bus, stop: asyncio.Event) -> None:
+        require_room_for_rollouts(bus, config)
         if fetches and not await _before(stop, open_run_files(bus).fetch_model(folder.model)):
             return
         check_model(Path(config.model.path), tokens=config.generator.max_model_len)
@@ -205,12 +210,30 @@ def _gate(config: RunConfig, engine: Engine) -> Gate:
 
 def _run(role: Coroutine[None, None, int | None]) -> None:
     """Raises SystemExit where a signal ended the role, EnvironmentFault where an environment did."""
+    loop = asyncio.new_event_loop()
     try:
-        number = asyncio.run(role)
+        number = loop.run_until_complete(role)
     except SystemExit as error:  # Its code may be 0, and then nobody would start the role again.
         raise EnvironmentFault(f"a task that an environment had started called sys.exit({error.code!r})") from error
+    finally:
+        _end(loop)
     if number:
         raise SystemExit(128 + number)
+
+
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    """What ``asyncio.run`` does at its end, in bounded time.
+
+    An environment's code may have kept a task although it was cancelled, or a thread that never returns: these end
+    with the process.
+    """
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        with contextlib.suppress(SystemExit):  # of another such task
+            loop.run_until_complete(asyncio.wait(tasks, timeout=LEAVE_S))
+    loop.close()
 
 
 async def _with_bus(

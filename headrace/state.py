@@ -12,9 +12,10 @@ from bus import Bus
 from schemas import EVALUATIONS, LEDGER, ROLLOUTS, TASKS, Evaluated, Step
 
 from .config import FILE_NAME, RunConfig, stored
+from .configured import configuration_of
 from .evaluations import Evaluations, Score, plan_of
 from .folder import RunFolder
-from .inquiry import newest
+from .inquiry import Place, newest
 from .log_room import room_of
 from .silence import Silence, silences
 from .summary import (
@@ -67,7 +68,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     """Last committed step."""
     steps: int | None
-    """At which the run is finished; null where its configuration is not here."""
+    """At which the run is finished; null where its configuration is not known."""
     version: int | None
     """Newest weights."""
     reward_last: float | None
@@ -75,7 +76,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, dict[str, float]]
     """Environment to named metrics of the last step."""
     evaluations: list[Score]
-    """By environment and version: those that were begun, and where the configuration is here those that are due."""
+    """By environment and version: those that were begun, and where the configuration is known those that are due."""
+    evaluation_waits: str | None
+    """Why no generator plays an evaluation that is due; null where one does, or none is due."""
     staleness_mean: float | None
     """Of the last step's tokens."""
     staleness_max: int | None
@@ -151,9 +154,9 @@ def phase(
     return "paused" if paused else "running"
 
 
-async def run_state(bus: Bus, goes_on: bool, folder: RunFolder, clock: Callable[[], float] = time.time) -> RunState:
-    """Read the log, and say how the run stands then; ``folder`` may hold its configuration. Times are of the epoch."""
-    config = config_of(folder)
+async def run_state(bus: Bus, goes_on: bool, place: Place, clock: Callable[[], float] = time.time) -> RunState:
+    """Read the log, and say how the run stands then. Times are of the epoch."""
+    config = await configuration_of(bus, place)
     watch = Watch(bus, HEARTBEAT_S if config is None else config.generator.metric_interval_s)
     await watch.catch_up()
     watch.view.plan = None if config is None else plan_of(config)
@@ -183,6 +186,7 @@ def state_of(view: RunView, *, goes_on: bool, steps: int | None, now: float, tas
         reward_last=mean_reward(view.steps[-EDGE:]),
         metrics=view.steps[-1].env_metrics if view.steps else {},
         evaluations=view.scores,
+        evaluation_waits=_evaluation_waits(view, now) if goes_on else None,
         staleness_mean=last.get("staleness_mean"),
         staleness_max=None if staleness_max is None else int(staleness_max),
         groups_open=int(view.gauge("dispatcher", "groups_open")),
@@ -201,6 +205,17 @@ def state_of(view: RunView, *, goes_on: bool, steps: int | None, now: float, tas
         silent=silences(view, now) if goes_on else [],
         roles=[_role_state(view, role, goes_on, now) for _, role in sorted(view.roles.items())],
     )
+
+
+def _evaluation_waits(view: RunView, now: float) -> str | None:
+    plan = view.plan
+    if plan is None or not any(view.evaluations.missing(plan, version) for version in plan.due(view.version)):
+        return None
+    name = plan.settings.generator
+    player = view.roles.get(f"generator/{name}")
+    if player is not None and player.state != "stopped" and view.silent_for(player, now) is None:
+        return None
+    return f"no generator is called {name!r} (evaluation.generator): start one with headrace generate --id {name}"
 
 
 def _role_state(view: RunView, role: RoleView, goes_on: bool, now: float) -> RoleState:

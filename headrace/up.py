@@ -23,6 +23,7 @@ from .continuation import check_unchanged, finished
 from .doctor import compiling, engine, loss, played, port
 from .evaluations import plan_of, score_line
 from .folder import RunFolder
+from .gpus import VARIABLE, gpus_here, scarce, share_out, wanted
 from .hosted_server import HostedServer
 from .log_room import room_of
 from .progress import Progress
@@ -51,15 +52,18 @@ def up(config: RunConfig, parent: Path, console: Console, *, accept_changes: boo
     if not accept_changes:
         check_unchanged(config, folder)
     folder.make()
-    make_model(
-        config.model,
-        tokens=config.generator.max_model_len,
-        say=lambda text: console.print(text, highlight=False, markup=False),
-    )
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False)
+
+    gpus = gpus_here()
+    if (words := scarce(gpus, wanted(config))) is not None:
+        say(words)
+    make_model(config.model, tokens=config.generator.max_model_len, say=say)
     with turn(folder):
         server = HostedServer(folder)
     try:
-        return asyncio.run(_run(config, folder, server, console, accept_changes))
+        return asyncio.run(_run(config, folder, server, console, gpus, accept_changes))
     finally:
         server.stop()
 
@@ -83,7 +87,12 @@ def _check_possible(config: RunConfig) -> None:
 
 
 async def _run(
-    config: RunConfig, folder: RunFolder, server: HostedServer, console: Console, accept_changes: bool
+    config: RunConfig,
+    folder: RunFolder,
+    server: HostedServer,
+    console: Console,
+    gpus: Sequence[str],
+    accept_changes: bool,
 ) -> Summary:
     bus = await connect(server.address("supervisor"), run=config.run.name, role="supervisor", id="up")
     try:
@@ -95,7 +104,7 @@ async def _run(
             raise RunError(words)
         configuration.store(config, folder.path)
         watch.view.stopped = False  # what was asked of an earlier `headrace up`
-        commands = role_commands(config, folder, server, accept_changes=accept_changes)
+        commands = role_commands(config, folder, server, gpus, accept_changes=accept_changes)
         await _supervise(config, folder, server, bus, watch, console, commands)
         await watch.catch_up()
         return summarize(watch.view, rollouts_published=(await bus.state(ROLLOUTS)).last_sequence)
@@ -185,14 +194,26 @@ async def _show(progress: Progress, view: RunView, changed: asyncio.Event, stop:
 
 
 def role_commands(
-    config: RunConfig, folder: RunFolder, server: HostedServer, *, accept_changes: bool = False
+    config: RunConfig,
+    folder: RunFolder,
+    server: HostedServer,
+    gpus: Sequence[str] = (),
+    *,
+    accept_changes: bool = False,
 ) -> list[RoleCommand]:
-    """The processes of a run on one machine. ``accept_changes``: the trainer goes on with another configuration."""
+    """The processes of a run on one machine, each with GPUs of its own where there are enough.
+
+    ``accept_changes``: the trainer goes on with another configuration.
+    """
     stored = str(folder.path / configuration.FILE_NAME)
     place = ["--dir", str(folder.path.parent)]
 
+    shares = iter(share_out(gpus, wanted(config)))
+
     def command(name: str, role: BusRole, *arguments: str, essential: bool = False) -> RoleCommand:
         own = LARGE_PAGES if role == "trainer" else {}
+        if gpus and role in ("trainer", "generator"):
+            own = own | {VARIABLE: ",".join(next(shares))}
         return RoleCommand(
             name=name,
             arguments=[*arguments, stored, *place],

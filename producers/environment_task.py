@@ -14,6 +14,8 @@ def environment_task(name: str, environment: Environment, index: int) -> Task:
         raise EnvironmentFault(cannot(name, index, f"{type(error).__name__}: {error}")) from error
     if not isinstance(task, Task):
         raise EnvironmentFault(cannot(name, index, f"it returned {type(task).__name__}, not a Task"))
+    if not isinstance(task.prompt, str):
+        raise EnvironmentFault(cannot(name, index, f"its prompt is a {type(task.prompt).__name__}, not text"))
     return task
 
 

@@ -78,17 +78,18 @@ from .streams import (
     stream_for,
 )
 from .subjects import PREFIX, check_name, subject_filter, subject_of
-from .validation import GREATEST_LOGPROB, LEAST_LOGPROB, MAX_ROLLOUT_TOKENS, check_outcome, validate
+from .validation import GREATEST_LOGPROB, LEAST_LOGPROB, MAX_METRICS, MAX_ROLLOUT_TOKENS, check_outcome, validate
 
 __all__ = [
     "CONTROL", "DEAD", "EVALUATIONS", "EVENT_TYPES", "GREATEST_LOGPROB", "JSON", "LEAST_LOGPROB", "LEDGER",
-    "MAX_PAYLOAD_BYTES", "MAX_ROLLOUT_TOKENS", "MESSAGE_ID", "MSGPACK", "PREFIX", "ROLLOUTS", "STREAMS", "TASKS",
-    "TELEMETRY", "WEIGHTS_BUCKET", "WEIGHTS_MISSING", "AnyEvent", "BucketSpec", "BusError", "Closed", "ConfigError",
-    "Control", "Dead", "EngineError", "EnvironmentFault", "EnvironmentSettings", "Evaluated", "EvaluationSettings",
-    "Event", "EventInvalid", "Failure", "Fenced", "GroupTask", "HeadraceError", "LeftOutReason", "Lifecycle", "LogGap",
-    "Metric", "ModelError", "ModelSettings", "Natural", "Played", "PolicySettings", "Positive", "PublishFailed",
-    "Role", "Rollout", "RunError", "RunSettings", "ServerUnfit", "ServerUnreachable", "Sha256", "Span", "Step",
-    "StreamMismatch", "StreamSpec", "Task", "Term", "Timings", "TrainedGroup", "Turn", "Weights", "WeightsError",
-    "as_json", "check_name", "check_outcome", "content_type", "decode", "decode_as", "encode", "event_name",
-    "event_tag", "headers_of", "message_id", "nearest", "stream_for", "subject_filter", "subject_of", "validate",
+    "MAX_METRICS", "MAX_PAYLOAD_BYTES", "MAX_ROLLOUT_TOKENS", "MESSAGE_ID", "MSGPACK", "PREFIX", "ROLLOUTS",
+    "STREAMS", "TASKS", "TELEMETRY", "WEIGHTS_BUCKET", "WEIGHTS_MISSING", "AnyEvent", "BucketSpec", "BusError",
+    "Closed", "ConfigError", "Control", "Dead", "EngineError", "EnvironmentFault", "EnvironmentSettings",
+    "Evaluated", "EvaluationSettings", "Event", "EventInvalid", "Failure", "Fenced", "GroupTask", "HeadraceError",
+    "LeftOutReason", "Lifecycle", "LogGap", "Metric", "ModelError", "ModelSettings", "Natural", "Played",
+    "PolicySettings", "Positive", "PublishFailed", "Role", "Rollout", "RunError", "RunSettings", "ServerUnfit",
+    "ServerUnreachable", "Sha256", "Span", "Step", "StreamMismatch", "StreamSpec", "Task", "Term", "Timings",
+    "TrainedGroup", "Turn", "Weights", "WeightsError", "as_json", "check_name", "check_outcome", "content_type",
+    "decode", "decode_as", "encode", "event_name", "event_tag", "headers_of", "message_id", "nearest", "stream_for",
+    "subject_filter", "subject_of", "validate",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """A run's evaluations as a picture: the mean on held-out tasks by version, with its 95 % confidence interval.
 
-    python -m tools.curve RUN PNG [--dir DIR] [--env NAME] [--metric NAME]
+    python -m tools.curve RUN PNG [--dir DIR | --server URL] [--env NAME] [--metric NAME]
 
 Needs matplotlib (in the extra `dev`). The run may go on, or have ended.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bus import Bus
 from headrace.evaluations import Score
-from headrace.folder import DEFAULT_DIR, find_run
+from headrace.folder import DEFAULT_DIR, RunFolder, find_run
 from headrace.inquiry import Place, ask
 from headrace.view import RunView
 from headrace.watch import Watch
@@ -27,17 +27,22 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("png", type=Path, metavar="PNG")
     parser.add_argument("--dir", type=Path, default=DEFAULT_DIR, help="folder of runs (default: runs)")
+    parser.add_argument("--server", metavar="URL", help="NATS server, for a run on one of yours")
     parser.add_argument("--env", help="environment (default: the first that was evaluated)")
     parser.add_argument("--metric", help="named metric (default: the reward)")
     arguments = parser.parse_args(argv)
     try:
-        view = ask(Place(arguments.run, find_run(arguments.run, arguments.dir)), _view)
+        view = ask(_place(arguments.run, arguments.dir, arguments.server), _view)
         draw(view, arguments.png, env=arguments.env, metric=arguments.metric)
     except HeadraceError as error:
         print(f"tools.curve: {error}", file=sys.stderr)
         return 1
     print(arguments.png)
     return 0
+
+
+def _place(run: str, folder: Path, server: str | None) -> Place:
+    return Place(run, find_run(run, folder)) if server is None else Place(run, RunFolder(folder / run), server)
 
 
 async def _view(bus: Bus, goes_on: bool) -> RunView:

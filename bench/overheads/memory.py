@@ -12,14 +12,14 @@ from tests.end_to_end.conftest import STAND_IN
 LIMIT_S = 1200.0
 MOST_GROWTH = 0.05
 """Of the resident memory, from the second fifth of the run to its last."""
-SMALL = ("trainer.groups_per_step=4", "trainer.lr=1e-6", "weights.keep=8")
-"""The demo with an eighth of its groups, so that 500 steps take some minutes; and so slow to learn that there is
-something to learn to the end: once all replies are right, a step waits for the rare group that is not alike."""
+SLOW = ("trainer.lr=1e-6",)
+"""The demo, so slow to learn that there is something to learn to the end: once all replies are right, a step waits for
+the rare group that is not alike."""
 
 
 def measure(steps: int, root: Path) -> tuple[Table, list[Reach]]:
     """One run of the demo."""
-    sets = [f"run.steps={steps}", f"generator.engine={STAND_IN}", *SMALL]
+    sets = [f"run.steps={steps}", f"generator.engine={STAND_IN}", *SLOW]
     run = run_up(root / "memory", Path("configs/demo.toml"), sets, limit_s=LIMIT_S)
     rows, reaches = [], []
     for role, uses in sorted(run.uses.items()):

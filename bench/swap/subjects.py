@@ -32,7 +32,7 @@ def subject(name: str, root: Path) -> Subject:
     match name:
         case "tiny":
             make_tiny(root / "tiny")
-            return Subject("demo, 0.8 M", root / "tiny", "float32", 64, 200)
+            return Subject("demo, 0.6 M", root / "tiny", "float32", 64, 200)
         case "135m":
             settings = ModelSettings(path=str(SMOLLM2), make="smollm2-135m")
             make_model(settings, tokens=512, say=lambda text: print(text, flush=True))

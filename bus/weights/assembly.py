@@ -6,7 +6,6 @@ sha256 that the log announced: so no damage of a base or of a delta, and no wron
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from bus.threads import in_thread
 from schemas import Weights, WeightsError
 
 from .cache import Cache
@@ -80,7 +80,7 @@ class Assembly:
                 return await self._take(route)
             except WeightsError as error:
                 self._faults.append(error)
-                await asyncio.to_thread(self._set_aside, route.base)
+                await in_thread(self._set_aside, route.base)
         raise self._faults[0]
 
     async def _route(self) -> Route | None:
@@ -125,7 +125,7 @@ class Assembly:
         base = self._shelf.at_hand(route.base, size_bytes)
         if base is None:
             base = await self._shelf.whole(route.base, size_bytes, f"weights {route.base[:12]}, base of {self._what},")
-        return await asyncio.to_thread(self._make, base / FILE, route)
+        return await in_thread(self._make, base / FILE, route)
 
     def _make(self, base: Path, route: Route) -> Path:
         what = f"{self._what}, made of {route.base[:12]} by {len(route.deltas)} deltas,"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from bus.answers import ApiError, Unanswered
+from bus.answers import UNAVAILABLE, ApiError, Unanswered
 from bus.connection import Bus
 from bus.patience import Patience
 from bus.stream import Logged, stored_message
@@ -23,8 +23,6 @@ from schemas import WEIGHTS_BUCKET, StreamMismatch
 from .objects import ObjectInfo, chunk_subject, meta_subject, object_info
 
 T = TypeVar("T")
-UNAVAILABLE = 503
-"""A cluster without a leader says so for a moment."""
 
 
 class Bucket:
@@ -53,6 +51,15 @@ class Bucket:
             sequence = logged.sequence + 1
             if info := object_info(logged.payload, self.name):
                 found.append(info)
+        return found
+
+    async def chunks(self, info: ObjectInfo) -> list[bytes]:
+        """All of a small object, asked for one by one. Fewer than there were where it is removed meanwhile."""
+        found: list[bytes] = []
+        query: dict[str, Any] = {"seq": 1, "next_by_subj": chunk_subject(self.name, info.nuid)}
+        while len(found) < info.chunks and (logged := await self._leader(query)):
+            query["seq"] = logged.sequence + 1
+            found.append(logged.payload)
         return found
 
     async def _leader(self, query: dict[str, Any]) -> Logged | None:

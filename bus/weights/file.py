@@ -9,11 +9,11 @@ A file is written aside, made durable, and only then moved to its name: what has
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 
 from bus.patience import Patience
+from bus.threads import in_thread
 from schemas import Weights, WeightsError
 
 from .assembly import Assembly
@@ -44,7 +44,7 @@ class FileWeights:
         A full disk is waited out, for ever, with a log line each 10 s.
         """
         view = memoryview(payload).cast("B")
-        digest: str = await asyncio.to_thread(sha256_of_bytes, view) if sha256 is None else sha256
+        digest: str = await in_thread(sha256_of_bytes, view) if sha256 is None else sha256
         await self._write(self._root / digest / FILE, view, version, digest)
         return Stored(sha256=digest, location=f"{PLACE}{digest}", size_bytes=view.nbytes)
 
@@ -62,17 +62,17 @@ class FileWeights:
 
     async def versions(self) -> dict[int, str]:
         """See WeightsStore."""
-        return await asyncio.to_thread(self._versions)
+        return await in_thread(self._versions)
 
     async def prune(self) -> list[int]:
         """See WeightsStore. A file that a kept version shares with a removed one stays."""
-        return await asyncio.to_thread(self._prune)
+        return await in_thread(self._prune)
 
     async def _write(self, path: Path, view: memoryview, version: int, sha256: str) -> None:
         patience = Patience(f"writing weights {version}")
         while True:
             try:
-                await asyncio.to_thread(self._write_once, path, view, version, sha256)
+                await in_thread(self._write_once, path, view, version, sha256)
             except WeightsError as error:
                 if not for_lack_of_space(error):
                     raise
@@ -106,11 +106,11 @@ class FileWeights:
 
     async def whole(self, sha256: str, size_bytes: int, what: str) -> Path:
         """See Shelf."""
-        return await asyncio.to_thread(self._whole, sha256, size_bytes, what)
+        return await in_thread(self._whole, sha256, size_bytes, what)
 
     async def delta(self, sha256: str, most_bytes: int, what: str) -> Delta | None:
         """See Shelf."""
-        return await asyncio.to_thread(self._delta, sha256, most_bytes, what)
+        return await in_thread(self._delta, sha256, most_bytes, what)
 
     def _delta(self, sha256: str, most_bytes: int, what: str) -> Delta | None:
         for path in (self._root / "deltas").glob(f"{sha256}.*"):

@@ -6,9 +6,9 @@ have it are in metadata and description, for programs and for ``nats object ls <
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
+from bus.threads import in_thread
 from schemas import Weights, WeightsError
 
 from .assembly import Assembly
@@ -48,14 +48,14 @@ class JetStreamWeights:
         Raises WeightsError or BusError where waiting cannot help.
         """
         view = memoryview(payload).cast("B")
-        digest: str = await asyncio.to_thread(sha256_of_bytes, view) if sha256 is None else sha256
+        digest: str = await in_thread(sha256_of_bytes, view) if sha256 is None else sha256
         await put_object(self._bucket, digest, view, digest, versions=await self._sharing(digest, digest, version))
         return Stored(sha256=digest, location=f"{self._place}{digest}", size_bytes=view.nbytes)
 
     async def put_delta(self, delta: Delta, *, version: int) -> Stored:
         """See WeightsStore. A server that is away, or a full bucket, is waited for as ``put`` does."""
         view, header = memoryview(delta.payload), delta.header
-        name, digest = f"{header.sha256}{DELTA}", await asyncio.to_thread(sha256_of_bytes, view)
+        name, digest = f"{header.sha256}{DELTA}", await in_thread(sha256_of_bytes, view)
         versions = await self._sharing(name, header.sha256, version)
         await put_object(self._bucket, name, view, digest, versions=versions, base=header.base)
         return Stored(sha256=header.sha256, location=f"{self._place}{header.sha256}", size_bytes=header.size_bytes)
@@ -88,11 +88,11 @@ class JetStreamWeights:
             return None
         pieces: list[bytes] = []
         await read_object(self._bucket, info, pieces.extend)
-        return await asyncio.to_thread(lambda: Delta.read(b"".join(pieces), what))
+        return await in_thread(lambda: Delta.read(b"".join(pieces), what))
 
     async def whole(self, sha256: str, size_bytes: int, what: str) -> Path:
         """See Shelf."""
-        if (folder := await asyncio.to_thread(self._cache.find, sha256, size_bytes)) is not None:
+        if (folder := await in_thread(self._cache.find, sha256, size_bytes)) is not None:
             return folder
         info = await self._bucket.info(sha256)
         if info is None:
@@ -105,10 +105,10 @@ class JetStreamWeights:
                 f"{what} were announced with {size_bytes} bytes and sha256 {sha256}, {self._bucket.name} has "
                 f"{info.size} bytes with {info.digest}: do not use them"
             )
-        with await asyncio.to_thread(self._cache.new, sha256, info.size, what) as file:
+        with await in_thread(self._cache.new, sha256, info.size, what) as file:
             await read_object(self._bucket, info, file.take)
-            await asyncio.to_thread(file.finish)
-        return await asyncio.to_thread(self._cache.trim, sha256)
+            await in_thread(file.finish)
+        return await in_thread(self._cache.trim, sha256)
 
     async def versions(self) -> dict[int, str]:
         """See WeightsStore."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from bus.patience import Patience
 from bus.received import Received, origin_of
+from bus.threads import in_thread
 from bus.wire import API
 from schemas import BusError, WeightsError
 
@@ -44,7 +45,7 @@ async def read_object(bucket: Bucket, info: ObjectInfo, take: Callable[[list[byt
             # The next batch comes while this one is hashed and written.
             if taking is not None:
                 await asyncio.shield(taking)
-            taking = asyncio.get_running_loop().run_in_executor(None, take, batch)
+            taking = in_thread(take, batch)
         if taking is not None:
             await asyncio.shield(taking)
     finally:

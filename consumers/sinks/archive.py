@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bus import Bus, Logged
+from bus import Bus, Logged, in_thread
 from schemas import ROLLOUTS, Rollout
 
 from .following import following
@@ -162,6 +162,6 @@ async def run_archive(bus: Bus, folder: Path, stop: asyncio.Event) -> None:
         async for logged in following(bus, ROLLOUTS, stop, start=archive.next_sequence):
             archive.add(logged)
             if archive.full:
-                await asyncio.to_thread(archive.flush)
+                await in_thread(archive.flush)
     finally:
         archive.flush()

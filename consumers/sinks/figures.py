@@ -112,6 +112,8 @@ class Figures:
     def _take_step(self, step: Step, time: float) -> None:
         self._set("step", step.number)
         self._set("step_time_seconds", time)
+        for family in ("step_metric", "env_metric"):  # What the newest step does not say is not shown as if it did.
+            self._values[family].clear()
         for name, value in step.metrics.items():
             self._set("step_metric", value, name)
         for env, metrics in step.env_metrics.items():

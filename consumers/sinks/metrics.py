@@ -67,11 +67,10 @@ def served(collector: Collector, port: int) -> Iterator[int]:
 async def run_metrics(bus: Bus, settings: MetricsSettings, stop: asyncio.Event) -> None:
     """Count a run's events from the beginning of its log and serve the figures until ``stop`` is set.
 
-    Nothing is stored: the figures are a function of the log. With ``settings.port`` 0 it does nothing.
-    Raises ConfigError where the port cannot be used.
+    Nothing is stored: the figures are a function of the log. Raises ConfigError where the port is 0 or cannot be used.
     """
     if settings.port == 0:
-        return
+        raise ConfigError("metrics.port is 0, which serves nothing: give a port, for example --set metrics.port=9464")
     collector = FiguresCollector(Figures(bus.run))
     with served(collector, settings.port):
         followers = [asyncio.create_task(_count(bus, spec, collector, stop)) for spec in FOLLOWED]

@@ -24,6 +24,8 @@ def advantages(rewards_M: Sequence[float], kind: Literal["std", "mean", "loo"]) 
     if len(rewards_M) < 2:
         raise ValueError("a baseline needs at least two rewards")
     rewards: npt.NDArray[np.float64] = np.asarray(rewards_M, dtype=np.float64)
+    if rewards.max() == rewards.min():  # Their mean need not be the same number: it is rounded.
+        return np.zeros(len(rewards), np.float32)
     centred: npt.NDArray[np.float64] = rewards - rewards.mean()
     if kind == "std":
         centred = centred / (rewards.std(ddof=1) + STD_FLOOR)

@@ -23,13 +23,16 @@ from typing import BinaryIO
 
 import msgspec
 
-from schemas import RunError
+from schemas import HeadraceError, RunError
 
 MANIFEST = "manifest.json"
 DAMAGED = ".damaged"
 KEEP_DAMAGED = 2
 """Damaged checkpoints that stay for people to look at: the newest, and of the others those of the greatest steps."""
 _NAME = re.compile(r"step-(\d+)")
+BESIDE_BYTES = 1024 * 1024
+"""Of a checkpoint, beside its tensors: the manifest, and what formats add."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
@@ -39,6 +42,10 @@ class CheckpointUnusable(RunError):
 
 class CheckpointDamaged(CheckpointUnusable):
     """A checkpoint is missing, or its files are not what was written. An older one may still serve."""
+
+
+class CheckpointNotWritten(HeadraceError):
+    """The disk refuses a checkpoint."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -55,7 +62,8 @@ class CheckpointFolder:
 
     def __init__(self, path: Path, *, keep: int = 0) -> None:
         """``keep``: newest checkpoints that ``prune`` leaves, besides checkpoint 0."""
-        self._path, self._aside = path.resolve(), path.resolve() / ".aside"
+        self.path = path.resolve()
+        self._aside = self.path / ".aside"
         self._keep = keep
         self._verified: dict[int, _Stamps] = {}
 
@@ -98,8 +106,8 @@ class CheckpointFolder:
         damaged = folder.with_name(folder.name + DAMAGED)
         _remove(damaged)
         folder.rename(damaged)
-        _sync_folder(self._path)
-        others = sorted(set(self._path.glob(f"step-*{DAMAGED}")) - {damaged}, key=_step_set_aside)
+        _sync_folder(self.path)
+        others = sorted(set(self.path.glob(f"step-*{DAMAGED}")) - {damaged}, key=_step_set_aside)
         for other in others[: 1 - KEEP_DAMAGED]:
             _remove(other)
         return damaged
@@ -134,7 +142,23 @@ class CheckpointFolder:
                 if error.errno not in _TAKEN:
                     raise
             self._move_away(step, name)
-        _sync_folder(self._path)
+        _sync_folder(self.path)
+
+    def lacks_room(self, error: BaseException, size_bytes: int) -> bool:
+        """Whether a checkpoint of that size could not be written for lack of room, which may be made.
+
+        What was half written is gone by then; a library may tell the reason in its own words alone.
+        """
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        return shutil.disk_usage(self.path).free < size_bytes + BESIDE_BYTES
+
+    def not_written(self, step: int, reason: str) -> CheckpointNotWritten:
+        """What to raise where checkpoint ``step`` cannot be written."""
+        return CheckpointNotWritten(
+            f"checkpoint {step} cannot be written to {self.path} ({reason}): look at the disk, and start again: the "
+            "run goes on from the checkpoint before"
+        )
 
     def prune(self, name: str) -> None:
         """Remove all but checkpoint 0 and the newest."""
@@ -149,11 +173,11 @@ class CheckpointFolder:
         _remove(gone)
 
     def _of(self, step: int) -> Path:
-        return self._path / f"step-{step}"
+        return self.path / f"step-{step}"
 
     def _named(self) -> list[int]:
         """Steps that have a folder, whatever is in it, ascending."""
-        found = (_NAME.fullmatch(path.name) for path in self._path.glob("step-*"))
+        found = (_NAME.fullmatch(path.name) for path in self.path.glob("step-*"))
         return sorted(int(match[1]) for match in found if match)
 
 

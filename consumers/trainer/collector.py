@@ -18,6 +18,8 @@ from .tally import Tally, group_metrics
 
 POLL_S = 0.5
 """How long one wait for a rollout lasts before the trainer looks whether it should stop."""
+MAX_SEQUENCES = 1024
+"""Of one rollout. A step's event names each that it trains, and must stay within a message."""
 
 
 class Inbox(Protocol):
@@ -159,6 +161,10 @@ class Collector:
         """Why what was sampled for a group of this run cannot be used; None where it can."""
         if rollout.greatest_version is not None and rollout.greatest_version >= step:
             return f"it claims weights {rollout.greatest_version}, but the newest are {step - 1}"
+        if (fault := _unpredicted(rollout)) is not None:
+            return fault
+        if len(rollout.starts) >= MAX_SEQUENCES:
+            return f"it has {len(rollout.starts) + 1} training sequences, more than {MAX_SEQUENCES}"
         if rollout.tokens and (greatest := int(rollout.token_ids().max())) >= self._vocabulary:
             return f"it has token id {greatest}, and the model has {self._vocabulary} tokens"
         return None
@@ -222,6 +228,18 @@ class Collector:
         for trained in groups:
             self.tally.trained(trained, rollouts)
         return groups, rollouts
+
+
+def _unpredicted(rollout: Rollout) -> str | None:
+    """Why the first training sequence has nothing that its first reply could be predicted from; None where it has.
+
+    The others begin with context: an event is not valid otherwise.
+    """
+    turns = rollout.turns[: rollout.starts[0]] if rollout.starts else rollout.turns
+    first = next((turn for turn in turns if turn.context or turn.sampled), None)
+    if first is None:
+        return "its first training sequence is empty" if rollout.starts else None
+    return None if first.context else "its first token was sampled, with nothing before it"
 
 
 def refused(rollout: Rollout, reason: str) -> Rollout:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from schemas import Closed, Rollout, TrainedGroup
+from schemas import MAX_METRICS, Closed, Rollout, TrainedGroup
 
 from .groups import Member
 from .judgement import Rules, kept_tokens, trained_tokens
@@ -99,18 +99,26 @@ class Tally:
         return metrics
 
     def env_metrics(self) -> dict[str, dict[str, float]]:
-        """Environment to means of its named metrics over members with a reward."""
-        return {
-            env: {name: float(np.mean(values)) for name, values in by_name.items()}
-            for env, by_name in self._metrics.items()
-        }
+        """Environment to means of its named metrics over members with a reward, as many as an event holds."""
+        return {env: _means(by_name) for env, by_name in self._metrics.items()}
 
 
 def group_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Means of the named metrics over the members with a reward."""
-    rewarded = [rollout for rollout in rollouts if rollout.reward is not None]
-    names = {name for rollout in rewarded for name in rollout.metrics}
-    return {name: float(np.mean([r.metrics[name] for r in rewarded if name in r.metrics])) for name in sorted(names)}
+    """Means of the named metrics over the members with a reward, as many as an event holds."""
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for rollout in rollouts:
+        if rollout.reward is not None:
+            for name, value in rollout.metrics.items():
+                by_name[name].append(value)
+    return _means(by_name)
+
+
+def _means(by_name: Mapping[str, list[float]]) -> dict[str, float]:
+    """Of the MAX_METRICS names that most members have, by name: members that each bring names of their own could
+    make an event larger than any message.
+    """
+    most = sorted(by_name, key=lambda name: (-len(by_name[name]), name))[:MAX_METRICS]
+    return {name: float(np.mean(by_name[name])) for name in sorted(most)}
 
 
 def staleness_metrics(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from environments import (
     ScriptedPolicy,
     Tokenizer,
     Transcript,
+    checked_outcome,
     load_environment,
     load_tokenizer,
 )
@@ -83,8 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
     args: dict[str, Any] = {"name": arguments.name, "args": {}}
     for text in arguments.overrides:
         override(EnvironmentSettings, args, f"args.{text}")
-    environment = load_environment(EnvironmentSettings(**args), seed=arguments.seed)
-    played = play(environment, arguments.name, arguments.index, _tokenizer(arguments.model))
+    with contextlib.redirect_stdout(sys.stderr):  # What an environment prints is not what a program reads.
+        environment = load_environment(EnvironmentSettings(**args), seed=arguments.seed)
+        played = play(environment, arguments.name, arguments.index, _tokenizer(arguments.model))
     if arguments.json:
         output.print_json(played)
     else:
@@ -99,20 +103,25 @@ def _tokenizer(model: Path | None) -> Tokenizer:
 def play(environment: Environment, name: str, index: int, tokenizer: Tokenizer) -> Played:
     """Task ``index``, played by the environment's demonstrator.
 
-    Raises EnvironmentFault where it has none, or where it raises itself: with the line at which it did.
+    Raises EnvironmentFault where it has none, where a generator could not use what it returns, or where it raises
+    itself: with the line at which it did.
     """
     try:
         task = environment.task(index)
+        if not (isinstance(task, Task) and isinstance(task.prompt, str)):
+            raise EnvironmentFault(
+                f"task({index}) of environment {name!r} is not a Task whose prompt is text: {printable(repr(task))}"
+            )
         demonstrator = environment.demonstration(task, random.Random(f"{environment.seed}:{index}"))
         if demonstrator is None:
             raise EnvironmentFault(
                 f"environment {name!r} has no demonstrator to play with: let its demonstration() return one"
             )
         policy = ScriptedPolicy(tokenizer, demonstrator)
-        outcome = asyncio.run(environment.play(task, policy))
+        outcome = checked_outcome(asyncio.run(environment.play(task, policy)), policy.transcript())
     except HeadraceError:
         raise
-    except Exception as error:  # whatever a foreign module does
+    except (Exception, SystemExit) as error:  # whatever a foreign module does
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise EnvironmentFault(
             f"environment {name!r} raised {type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})"

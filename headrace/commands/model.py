@@ -10,9 +10,7 @@ from typing import Any
 import msgspec
 
 from headrace import export, models
-from headrace.config import stored
-from headrace.folder import find_run
-from headrace.inquiry import Place, ask
+from headrace.inquiry import ask
 from headrace.models.fetching import PACKAGES
 from headrace.models.tiny import DEFAULT_ENVIRONMENTS
 
@@ -57,9 +55,8 @@ def _add_own(parser: argparse.ArgumentParser, action: str) -> None:
         case "fetch":
             parser.add_argument("name", metavar="NAME", help=", ".join(PACKAGES))
         case "export":
-            parser.add_argument("run", metavar="RUN", help="name of the run")
+            options.add_run(parser)
             parser.add_argument("--version", type=int, metavar="N", help="of the weights (default: the newest)")
-            options.add_dir(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,11 +88,9 @@ def _say(text: str) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> export.Exported:
-    folder = find_run(arguments.run, arguments.dir)
-    config = stored(folder.path)
-    place = Place(arguments.run, folder)
+    place = options.place_of(arguments)
     return ask(
         place,
-        lambda bus, goes_on: export.export_model(bus, config, folder, arguments.version, arguments.folder),
+        lambda bus, goes_on: export.export_model(bus, place, arguments.version, arguments.folder),
         role="operator",
     )

@@ -12,10 +12,11 @@ import msgspec
 
 from headrace import config as configuration
 from headrace.config import RunConfig
+from headrace.configured import configuration_file
 from headrace.folder import RunFolder
 from headrace.readable import printable
-from headrace.replay import Compared, Retrained, Steps, configuration_file, replay_rollouts, retrain, what_if
-from schemas import ConfigError, RunError, check_name
+from headrace.replay import Compared, Retrained, Steps, model_of, replay_rollouts, retrain, what_if
+from schemas import ConfigError, check_name
 
 from . import options, output
 
@@ -51,8 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         help="what if: another loss or optimizer from step A on, for example trainer.lr=1e-4; may be repeated",
     )  # fmt: skip
     train.add_argument(
-        "--model", type=Path, metavar="DIR", help="model that the run started from (default: the run's model.path)"
-    )
+        "--model", type=Path, metavar="DIR",
+        help="model that the run started from (default: with --server, what is in NATS; else the run's model.path)",
+    )  # fmt: skip
     options.add_json(train)
     events = actions.add_parser("events", help="publish the run's rollouts into a new run, for a trainer to train")
     options.example(events, *EXAMPLES["events"])
@@ -68,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, metavar="FILE",
-        help="configuration that the run was made with (default: config.json in the run's folder)",
+        help="configuration that the run was made with (default: with --server, what is in NATS; else config.json in "
+        "the run's folder)",
     )  # fmt: skip
 
 
@@ -100,15 +103,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace) -> int:
     place = options.place_of(arguments)
-    file = configuration_file(place, arguments.config)
-    recorded, changed = configuration.load(file), what_if(file, arguments.overrides)
-    if arguments.model is not None:
-        recorded, changed = (_with_model(config, arguments.model) for config in (recorded, changed))
-    if not Path(recorded.model.path).is_dir():
-        raise RunError(
-            f"run {place.run!r} began with the model in {recorded.model.path}, which is not here: give a copy of it "
-            "with --model DIR"
-        )
+    with configuration_file(place, arguments.config) as file:
+        recorded, changed = configuration.load(file), what_if(file, arguments.overrides)
+    model = model_of(place, recorded, arguments.model)
+    recorded, changed = (_with_model(config, model) for config in (recorded, changed))
     show = _as_json if arguments.json else _table(differences=bool(arguments.overrides))
     result = retrain(place, recorded, changed, arguments.overrides, arguments.steps, show)
     if arguments.json:
@@ -199,7 +197,8 @@ def _events(arguments: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(text, file=stream, flush=True)
 
-    recorded = configuration.load(configuration_file(source, arguments.config))
+    with configuration_file(source, arguments.config) as file:
+        recorded = configuration.load(file)
     result = replay_rollouts(source, recorded, into, speed=arguments.speed, say=say)
     if arguments.json:
         output.print_json(result)

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     place = options.place_of(arguments)
 
     async def question(bus: Bus, goes_on: bool) -> RunState:
-        return await run_state(bus, goes_on, place.folder)
+        return await run_state(bus, goes_on, place)
 
     try:
         state = ask(place, question)
@@ -82,6 +82,8 @@ def _lines(state: RunState) -> Iterator[tuple[str, str]]:
         yield f"  {env}", " ".join(f"{name} {number(value)}" for name, value in metrics.items()) or "-"
     for score in state.evaluations:
         yield "evaluation", score_line(score)
+    if state.evaluation_waits is not None:
+        yield "evaluation", f"waits: {state.evaluation_waits}"
     yield "staleness", f"mean {_or_dash(state.staleness_mean)}, max {_or_dash(state.staleness_max)} (last step)"
     yield "queue", f"{state.groups_open} groups open, {state.rollouts_held} rollouts held by the trainer"
     yield "published", f"{state.tasks_published} tasks, {state.rollouts_published} rollouts"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from bus import Bus, Logged
+from bus import Bus, Logged, open_run_files
 from consumers.trainer import LedgerView, read_steps
-from headrace.config import FILE_NAME
+from headrace.config import RunConfig
 from headrace.inquiry import Place, ask
 from schemas import LEDGER, ROLLOUTS, Rollout, RunError, Step
 
@@ -29,22 +29,21 @@ class CommittedStep(msgspec.Struct, frozen=True, kw_only=True):
     """sha256 of the weights that it began with."""
 
 
-def configuration_file(place: Place, given: Path | None) -> Path:
-    """The file with the configuration that the run was made with: ``given``, or the one in the run's folder.
+def model_of(place: Place, config: RunConfig, given: Path | None) -> Path:
+    """The directory of the model that the run began with: ``given``, its own, or what its trainer has put into NATS.
 
-    Raises RunError where neither is there.
+    Raises RunError where it is gone, Denied where the role may not read it, WeightsError where it is damaged.
     """
-    if given is not None:
-        if not given.is_file():
-            raise RunError(f"there is no configuration {given}: give the file that the run was made with")
-        return given
-    if not place.folder.exists:
+    if given is None and place.url is not None and config.weights.store == "jetstream":
+        # What lies at the trainer's path here may be another model.
+        ask(place, lambda bus, goes_on: open_run_files(bus).fetch_model(place.folder.model), role="operator", id=ID)
+        return place.folder.model
+    model = given or Path(config.model.path)
+    if not model.is_dir():
         raise RunError(
-            f"{place.folder.path} has no {FILE_NAME} of run {place.run!r}, and a replay needs the configuration that "
-            f"the run was made with: give that file, from the folder of the run where it was made, with --config FILE; "
-            "or put the run's folder there, or name another one above it with --dir"
+            f"run {place.run!r} began with the model in {model}, which is not here: give a copy of it with --model DIR"
         )
-    return place.folder.path / FILE_NAME
+    return model
 
 
 def committed_steps(place: Place) -> dict[int, CommittedStep]:

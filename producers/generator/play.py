@@ -6,23 +6,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, SupportsFloat
+from typing import Any
 
 import msgspec
 
-from environments import Environment, Outcome, Policy, Tokenizer, TooLong
+from environments import Environment, Outcome, Policy, Tokenizer, TooLong, checked_outcome
 from producers.held_out import Drawn
 from schemas import (
     EngineError,
     EnvironmentFault,
     Evaluated,
-    EventInvalid,
     Failure,
     GroupTask,
     Rollout,
     Task,
     Timings,
-    check_outcome,
 )
 
 from .gate import Gate, RolloutSampler, TooLate
@@ -169,10 +167,7 @@ class Player:
         return Attempt(policy, sampler, outcome, failure)
 
     async def _outcome(self, env: str, task: Task, policy: Policy) -> Outcome:
-        outcome = _checked(await self._played(self._environments[env], task, policy))
-        if not policy.transcript().logprobs.size:
-            raise EnvironmentFault("play returned without a reply: call policy.say at least once")
-        return outcome
+        return checked_outcome(await self._played(self._environments[env], task, policy), policy.transcript())
 
     async def _played(self, environment: Environment, task: Task, policy: Policy) -> object:
         """What ``play`` returns. Raises OutOfTime at the time limit, whatever ``play`` makes of its cancellation."""
@@ -244,34 +239,6 @@ async def _guarded(environment: Environment, task: Task, policy: Policy) -> obje
     except BaseException as error:
         # asyncio would end the process with sys.exit's, and whoever supervises it would take that for an orderly end.
         raise EnvironmentFault(f"{type(error).__name__} left play: an environment must not end its process") from error
-
-
-def _checked(outcome: object) -> Outcome:
-    """``outcome`` as an event can carry it: in plain numbers (numpy's can't be encoded), finite, named in text."""
-    if not isinstance(outcome, Outcome):
-        raise EnvironmentFault(f"play returned {type(outcome).__name__}, not an Outcome")
-    if not isinstance(outcome.metrics, dict):
-        raise EnvironmentFault(f"metrics is a {type(outcome.metrics).__name__}, not a dict of numbers by name")
-    for name in outcome.metrics:
-        if not (isinstance(name, str) and name.isprintable()):
-            raise EnvironmentFault(f"a metric is named {name!r}: names are printable text")
-    reward = _number(outcome.reward, "reward")
-    metrics = {name: _number(value, f"metric {name!r}") for name, value in outcome.metrics.items()}
-    try:
-        check_outcome(reward, metrics)
-    except EventInvalid as error:
-        raise EnvironmentFault(error.reason) from None
-    return Outcome(reward=reward, metrics=metrics)
-
-
-def _number(value: object, what: str) -> float:
-    """``value`` as a float. Text is none, not even where it reads like one."""
-    if not isinstance(value, SupportsFloat):
-        raise EnvironmentFault(f"{what} is a {type(value).__name__}, not a number")
-    try:
-        return float(value)
-    except Exception as error:  # whatever a foreign number does
-        raise EnvironmentFault(f"{what} is a {type(value).__name__} that is no float: {error}") from error
 
 
 def _in_words(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bus import in_thread
 from environments import Finish, Sample
 from schemas import ConfigError, EngineError, PolicySettings, Span
 
@@ -62,7 +63,7 @@ class VllmEngine:
         self._stopping = threading.Event()
 
     async def start(self) -> None:
-        self._shapes = await asyncio.to_thread(tensor_shapes, self._model)
+        self._shapes = await in_thread(tensor_shapes, self._model)
         started: asyncio.Future[AsyncLLM] = asyncio.get_running_loop().create_future()
         # A thread of its own, alive until `stop`: building the engine takes 10 s and more, in which the loop has
         # heartbeats to send, and the tether kills the engine core when the thread that started it ends.
@@ -181,13 +182,13 @@ class VllmEngine:
         await self._alive().abort(list(ids))
 
     async def stage(self, folder: Path) -> None:
-        path = await asyncio.to_thread(_checked_path, folder, self._shapes)
+        path = await in_thread(_checked_path, folder, self._shapes)
         await self._guarded(self._alive().collective_rpc("begin_staging", args=(path,)))
         while not all(await self._guarded(self._alive().collective_rpc("has_staged"))):  # noqa: ASYNC110
             await asyncio.sleep(ASK_STAGED_EVERY_S)
 
     async def load(self, folder: Path) -> None:
-        path = await asyncio.to_thread(_checked_path, folder, self._shapes)
+        path = await in_thread(_checked_path, folder, self._shapes)
         await self._guarded(self._alive().collective_rpc("load_all_weights", args=(path,)))
 
     async def label(self, version: int) -> None:
@@ -209,7 +210,7 @@ class VllmEngine:
         self._stopping.set()
         # An engine that is still being built cannot be interrupted: it ends with this process, to which it is tied.
         if self._keeper is not None and llm is not None:
-            await asyncio.to_thread(self._keeper.join)
+            await in_thread(self._keeper.join)
 
     def gauges(self) -> dict[str, float]:
         llm = self._alive()

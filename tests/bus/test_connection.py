@@ -6,10 +6,12 @@ import asyncio
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from bus import Address, EmbeddedServer, Published, StreamFull, WrongSequence, connect
+from bus.publication import Publication
 from bus.server import find_binary
 from bus.settings import LogSettings, WeightsSettings
 from schemas import (
@@ -27,6 +29,7 @@ from schemas import (
 from schemas import Task as EnvironmentTask
 from tests import examples
 from tests.conftest import ConnectAs
+from tests.stand_in.open_server import open_server
 
 from .conftest import Fragile, Relay, until
 
@@ -87,6 +90,23 @@ async def test_largest_event_goes_through_and_its_dead_letter_too(connect_as: Co
 
 def _task_of(run: str, size: int) -> GroupTask:
     return examples.task(run=run, task=EnvironmentTask(prompt="x" * size))
+
+
+async def test_event_too_large_for_the_server_names_the_remedy(tmp_path: Path) -> None:
+    """A server of somebody's own takes 1 MB in one message, unless it is told otherwise."""
+    with open_server(tmp_path / "own") as url:
+        bus = await connect(Address(url), run="own", role="admin", id="a")
+        await bus.apply_topology(LogSettings(), WeightsSettings())
+        with pytest.raises(PublishFailed, match="the server takes 1048576 in one message: raise max_payload"):
+            await bus.publish(examples.dead(run="own", payload=bytes(1_048_500)))
+        await bus.close()
+
+
+async def test_a_large_event_has_the_time_that_a_slow_line_takes(connect_as: ConnectAs, run: str) -> None:
+    bus = await connect_as("generator")
+    small, large = examples.dead(run=run), examples.dead(run=run, payload=bytes(4 * 1024 * 1024))
+    assert Publication(bus.wire, small, source="s").timeout_s < 6
+    assert Publication(bus.wire, large, source="s").timeout_s > 20
 
 
 async def test_missing_stream_is_named_with_its_remedy(server: EmbeddedServer) -> None:

@@ -14,7 +14,7 @@ from tests import examples
 from tests.signals import stop
 from tests.waiting import eventually
 
-from .conftest import Fragile
+from .conftest import Fragile, until
 
 END_S = 5.0
 """Less than this is left of the 10 s in which a role ends, when it has broken off its work."""
@@ -48,12 +48,45 @@ async def test_what_is_published_meanwhile_is_stored_once_when_it_goes_on(stoppa
 async def test_connection_is_closed_in_time_whatever_waits_to_be_sent(stoppable: Fragile) -> None:
     bus = await stoppable.connect("generator")
     stop(stoppable.server.pid)
-    event = examples.rollout(run=stoppable.run, generator="g" * 5_000_000)
+    event = examples.dead(run=stoppable.run, payload=bytes(5_000_000))
     publishing = [asyncio.create_task(bus.publish(event)) for _ in range(4)]
     await asyncio.sleep(0)
     async with asyncio.timeout(END_S):
         await bus.close()
-    await asyncio.gather(*publishing, return_exceptions=True)
+    ends = await asyncio.gather(*publishing, return_exceptions=True)
+    assert [type(end) for end in ends] == [ServerUnreachable] * 4
+
+
+async def test_a_wait_behind_what_cannot_be_sent_has_its_bound_and_takes_a_cancellation(stoppable: Fragile) -> None:
+    bus = await stoppable.connect("generator")
+    stop(stoppable.server.pid)
+    event = examples.dead(run=stoppable.run, payload=bytes(5_000_000))
+    publishing = [asyncio.create_task(bus.publish(event)) for _ in range(4)]
+    await until(lambda: bus.wire._client.congested)
+    async with asyncio.timeout(END_S):
+        collected = await bus.wire.collect("anything", {}, most=1, quiet_s=0.1)
+        assert collected.lost == "nothing could be sent within 0.1 s"
+        waiting = asyncio.create_task(bus.wire.collect("anything", {}, most=1, quiet_s=600))
+        subscribing = asyncio.create_task(bus.wire.subscribe("anything", print))
+        await asyncio.sleep(0)
+        for task in (waiting, subscribing):
+            task.cancel()
+        ends = await asyncio.gather(waiting, subscribing, return_exceptions=True)
+    assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
+    for task in publishing:
+        task.cancel()
+
+
+async def test_what_was_not_sent_when_the_connection_was_lost_is_not_sent_over_the_next(stoppable: Fragile) -> None:
+    """Who asked has been told that it was lost: an answer would come to nobody, and a task be leased to nobody."""
+    bus = await stoppable.connect("generator")
+    stop(stoppable.server.pid)
+    publishing = asyncio.create_task(bus.publish(examples.dead(run=stoppable.run, payload=bytes(5_000_000))))
+    await until(lambda: bus.wire._client.congested)
+    stoppable.kill()
+    await until(lambda: not bus.wire._client.congested)
+    assert bus.wire._client._pending == []
+    publishing.cancel()
 
 
 async def test_connecting_ends_with_its_time(stoppable: Fragile) -> None:

@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from bus import Bus, EmbeddedServer
+from bus import Bus, EmbeddedServer, Unanswered
+from bus.headers import Headers
+from bus.received import Received
 from schemas import CONTROL, LEDGER, ROLLOUTS, TASKS, Control, Event, StreamSpec, encode, subject_of
 from tests import examples
 from tests.conftest import ConnectAs
 from tests.raw_publisher import publish_raw
+
+PASSING = {
+    "leaderless": b'{"cluster": {"name": "c"}, "state": {"first_seq": 1, "last_seq": 7, "messages": 7, "bytes": 1}}',
+    "unavailable": b'{"error": {"code": 503, "err_code": 10008, "description": "temporarily unavailable"}}',
+}
+
+
+@pytest.mark.parametrize("answer", PASSING.values(), ids=PASSING)
+async def test_a_cluster_that_has_no_leader_for_a_moment_is_asked_again(
+    connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    """Any copy answers where a stream has no leader, and what lags behind looks like a log that lost its end."""
+    bus = await connect_as("reader")
+    ask, passing = bus.wire.request, [Received("s", "", answer, Headers(b""))] * 2
+
+    async def request(*args: Any, **kwargs: Any) -> Received:
+        return passing.pop() if passing else await ask(*args, **kwargs)
+
+    monkeypatch.setattr(bus.wire, "request", request)
+    assert (await bus.state(TASKS)).last_sequence == 0
+    assert passing == []
+
+
+async def test_a_purge_is_asked_for_until_the_server_is_back(
+    connect_as: ConnectAs, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, generator = await connect_as("trainer"), await connect_as("generator")
+    for member in range(3):
+        await generator.publish(examples.rollout(run=run, member=member))
+    ask, lost = trainer.wire.api, [Unanswered("the connection was lost")] * 2
+
+    async def api(path: str, body: dict[str, Any] | None = None) -> Any:
+        if lost:
+            raise lost.pop()
+        return await ask(path, body)
+
+    monkeypatch.setattr(trainer.wire, "api", api)
+    await trainer.purge(ROLLOUTS, before=3)
+    assert (await generator.state(ROLLOUTS)).first_sequence == 3
+
 
 HEADERS = {
     "status": b"Status: 404\r\nDescription: No Messages\r\n",

@@ -53,6 +53,7 @@ def test_value(text: str, value: str) -> None:
         ("(-8) ** 0.5", "root of a negative number"),
         ("9 ** 9 ** 9", "too large"),
         ("9 ** 9 ** 9 ** 9", "too large"),
+        ("10 ** 400 / 3", "too large"),
         ("1e999999999", "not an expression"),
         ("10.0 ** 400.5", "too large"),
         ("1" * 501, "longer than 500"),

@@ -93,6 +93,26 @@ def test_the_template_comes_from_the_models_directory(tmp_path: Path, files: dic
     assert (None if template is None else template.render([])) == text
 
 
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"chat_template": [{"name": "default"}]}, "where an object with 'template' should be"),
+        ({"chat_template": ["default"]}, "where an object with 'name' should be"),
+        ({"chat_template": "one", "eos_token": {"text": "<e>"}}, "where an object with 'content' should be"),
+    ],
+)
+def test_what_a_tokenizer_configuration_lacks_is_named(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    with pytest.raises(ModelError, match=problem):
+        load_chat_template(tmp_path)
+
+
+def test_a_template_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"ab\xff")
+    with pytest.raises(ModelError, match=r"chat_template.jinja is not UTF-8 text \(byte 2\): copy the model again"):
+        load_chat_template(tmp_path)
+
+
 def test_a_damaged_tokenizer_configuration_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("[]", encoding="utf-8")
     with pytest.raises(ModelError, match=r"tokenizer_config.json is not a JSON object"):

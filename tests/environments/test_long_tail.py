@@ -24,7 +24,8 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        waits.append(seconds)
+        if isinstance(seconds, float):  # else it is a turn for others
+            waits.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     return waits

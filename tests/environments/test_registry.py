@@ -103,6 +103,31 @@ def test_foreign_package_that_cannot_be_used_is_named(install: Install, source: 
     assert problem in fault_of("foreign")
 
 
+@pytest.mark.parametrize(
+    ("annotation", "problem"),
+    [
+        ("Path", "annotations of Foreign.__init__ cannot be read (NameError: name 'Path' is not defined)"),
+        ("'str | pathlib.Path'", "its parameter where is annotated in a way that no value can be checked against"),
+    ],
+)
+def test_an_annotation_that_cannot_be_used_is_named(install: Install, annotation: str, problem: str) -> None:
+    source = f"""
+from __future__ import annotations
+import pathlib, typing
+from environments import Environment, Outcome
+from schemas import Task
+if typing.TYPE_CHECKING:
+    from pathlib import Path
+class Foreign(Environment):
+    def __init__(self, *, seed: int, where: {annotation}) -> None:
+        super().__init__(seed=seed)
+    def task(self, index): return Task(prompt="x")
+    async def play(self, task, policy): return Outcome(reward=0.0)
+"""
+    install(source, "foreign = foreign:Foreign")
+    assert problem in fault_of("foreign", where="here")
+
+
 def test_two_packages_with_one_name_are_refused(install: Install) -> None:
     install("", "reverse = foreign:Foreign")
     assert "is brought by environments.reverse:Reverse and foreign:Foreign" in fault_of("reverse")

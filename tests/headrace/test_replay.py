@@ -288,7 +288,7 @@ def test_a_log_on_another_server_is_trained_again_with_the_run_s_folder(
         (copied.path / configuration.FILE_NAME).unlink()
         told = headrace("replay", "train", copied.name, "--dir", tmp_path, "--server", server.url)
         assert told.code == 1
-        assert "has no config.json of run 'whole', and a replay needs the configuration" in told.err
+        assert "has the config.json of run 'whole', and this needs the configuration" in told.err
     finally:
         server.stop()
 

@@ -8,18 +8,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import nats
 import pytest
 
-from bus import Address, Bus, EmbeddedServer
+from bus import Address, Bus, EmbeddedServer, FileWeights, connect, open_run_files, open_weights
 from bus.permissions import inbox_prefix
+from bus.settings import WeightsSettings
 from headrace import config as configuration
 from headrace.folder import RunFolder
 from headrace.inquiry import Place, ask
-from schemas import LEDGER, STREAMS, Step
+from schemas import LEDGER, STREAMS, Step, Weights
 from tests.end_to_end.conftest import ROOT
 from tests.headrace.conftest import STEPS, Headrace
 from tests.stand_in.nats_cli.backup import back_up, restore
@@ -56,7 +59,33 @@ async def move(place: Address, streams: list[str], server: str, backup: Path) ->
 
 @pytest.fixture(scope="module")
 def restored(whole: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restored]:
-    place = tmp_path_factory.mktemp("restored")
+    with restoring(whole, tmp_path_factory.mktemp("restored")) as restored:
+        yield restored
+
+
+@pytest.fixture(scope="module")
+def complete(whole: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restored]:
+    """With the run's bucket, as where weights travel through NATS: configuration, model, and the last weights."""
+    with restoring(whole, tmp_path_factory.mktemp("complete")) as restored:
+        config = msgspec.structs.replace(
+            configuration.stored(whole.path), weights=WeightsSettings(store="jetstream", max_gib=0.25)
+        )
+
+        async def fill() -> None:
+            bus = await connect(Address(restored.server), run=whole.name, role="admin", id="filler")
+            await bus.apply_topology(config.log, config.weights)
+            await open_run_files(bus).put(restored.model, configuration.encoded(config))
+            store = open_weights(bus, config.weights, shared=whole.weights, cache=restored.empty.parent / "cache")
+            sha256 = (await FileWeights(whole.weights, 0).versions())[STEPS]
+            await store.put((whole.weights / sha256 / "model.safetensors").read_bytes(), version=STEPS)
+            await bus.close()
+
+        asyncio.run(fill())
+        yield restored
+
+
+@contextmanager
+def restoring(whole: RunFolder, place: Path) -> Iterator[Restored]:
     shutil.copytree(whole.nats, place / "store")
     streams = [spec.name(whole.name) for spec in STREAMS]
     with open_server(place / "elsewhere") as server:
@@ -150,9 +179,30 @@ def test_without_its_configuration_a_replay_says_where_that_is(
 ) -> None:
     told = headrace(*restored.words(command))
     assert (told.code, told.out) == (1, "")
-    assert "has no config.json of run 'whole'" in told.err
-    assert "from the folder of the run where it was made, with --config FILE" in told.err
+    assert f"neither NATS nor {restored.empty / 'whole'} has the config.json of run 'whole'" in told.err
+    assert "a replay takes the file with --config FILE as well" in told.err
     assert len(told.err.splitlines()) == 1
+
+
+def test_where_weights_travel_through_nats_it_has_all_that_a_replay_needs(
+    complete: Restored, headrace: Headrace
+) -> None:
+    told = headrace(*complete.words("replay train whole --json"))
+    assert told.code == 0, told.err
+    last = json.loads(told.out.splitlines()[-1])
+    assert (last["identical"], last["steps"]) == (True, STEPS)
+
+
+def test_where_weights_travel_through_nats_status_knows_the_run_s_end(complete: Restored, headrace: Headrace) -> None:
+    told = json.loads(headrace(*complete.words("status whole --json")).out)
+    assert (told["state"], told["steps"]) == ("finished", STEPS)
+
+
+def test_without_configuration_nothing_is_exported(restored: Restored, headrace: Headrace, tmp_path: Path) -> None:
+    told = headrace(*restored.words("model export whole"), tmp_path / "out")
+    assert told.code == 1
+    assert "has the config.json of run 'whole'" in told.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_configuration_that_is_not_there_is_told(restored: Restored, headrace: Headrace) -> None:
@@ -191,3 +241,27 @@ def test_a_stream_that_was_not_restored_is_named(restored: Restored, headrace: H
         told = headrace("replay", "train", "whole", "--server", server, "--config", restored.config, "--dir", tmp_path)
     assert told.code == 1
     assert f"there is no run 'whole' on {server}" in told.err
+
+
+async def announce_in_nats(server: str) -> None:
+    """Have the last weights announced where they lie in the bucket: the run was made with a store of files."""
+    bus = await connect(Address(server), run="whole", role="admin", id="trainer")
+    last = await bus.last(LEDGER, Weights)
+    assert last is not None
+    assert isinstance(last.event, Weights)
+    location = f"jetstream:whole_weights/{last.event.sha256}"
+    await bus.publish(msgspec.structs.replace(last.event, location=location))
+    await bus.close()
+
+
+def test_weights_are_exported_from_nats(
+    complete: Restored, whole: RunFolder, headrace: Headrace, tmp_path: Path
+) -> None:
+    asyncio.run(announce_in_nats(complete.server))
+    told = headrace(*complete.words("model export whole"), tmp_path / "out", "--json")
+    assert told.code == 0, told.err
+    assert json.loads(told.out)["version"] == STEPS
+    here = headrace("model", "export", "whole", tmp_path / "here", "--dir", whole.path.parent)
+    assert here.code == 0, here.err
+    files = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}

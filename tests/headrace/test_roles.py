@@ -89,6 +89,38 @@ def test_sys_exit_in_a_task_of_an_environment_s_own_is_no_orderly_end() -> None:
         _run(role())
 
 
+STUBBORN = """
+import asyncio, threading
+from headrace.roles import _run
+
+async def stay():
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            print("cancelled", flush=True)
+
+async def role():
+    asyncio.create_task(stay())
+    hanging = asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+    await asyncio.sleep(0)
+    return 15
+
+try:
+    _run(role())
+except SystemExit as error:
+    print(error.code, flush=True)
+import os
+os._exit(0)
+"""
+
+
+def test_a_role_ends_although_an_environment_keeps_a_task_and_a_thread() -> None:
+    """``asyncio.run`` would wait for both for ever."""
+    done = subprocess.run([sys.executable, "-c", STUBBORN], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == ["cancelled", "143"]
+
+
 def ask_to_stop(run: GoingOn) -> None:
     command = [sys.executable, "-m", "headrace", "stop", "demo", "--dir", str(run.folder.path.parent)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from headrace.evaluations import Plan
 from headrace.folder import RunFolder
 from headrace.state import RunPhase, RunState, phase, state_of, steps_of
 from headrace.view import RunView
-from schemas import Event
+from schemas import EvaluationSettings, Event
 from tests import examples
 from tests.headrace.recorded import STEPS, events
 from tests.logs import TIME, logged
@@ -95,6 +98,27 @@ def test_who_is_silent_is_said_while_the_run_goes_on() -> None:
         "dispatcher/d", "generator/gen-0",
     ]  # fmt: skip
     assert state(*events("demo", 2), now=late, goes_on=False).silent == []
+
+
+def test_an_evaluation_that_nobody_plays_is_said() -> None:
+    """Only ``headrace up`` calls its generators 0, 1, ...; others are called after their machine."""
+
+    def waits(*log: Event, **how: Any) -> str | None:
+        view = RunView("demo")
+        view.plan = Plan(EvaluationSettings(every_steps=2, tasks=4), ["reverse"], 10)
+        for event in log:
+            view.apply(logged(event))
+        return state_of(
+            view, **{"goes_on": True, "steps": 10, "now": TIME, "tasks": 2, "rollouts": 6} | how
+        ).evaluation_waits
+
+    zero = examples.lifecycle(id="0", state="ready", details={})
+    assert waits(examples.weights(version=0)) == (
+        "no generator is called '0' (evaluation.generator): start one with headrace generate --id 0"
+    )
+    assert waits(examples.weights(version=0), zero) is None
+    assert waits(examples.weights(version=0), goes_on=False) is None
+    assert waits() is None, "nothing is due before there are weights"
 
 
 def test_steps_are_those_of_the_configuration_that_is_here(ended: RunFolder) -> None:

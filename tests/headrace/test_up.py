@@ -87,6 +87,24 @@ def test_accepted_changes_are_passed_on_to_the_trainer(tmp_path: Path) -> None:
     assert trainer(accept_changes=True).arguments[:2] == ["train", "--accept-changes"]
 
 
+def test_each_role_sees_the_gpus_that_are_its_own(tmp_path: Path) -> None:
+    class Server:
+        def address(self, role: str) -> Address:
+            return Address("nats://127.0.0.1:1", role, "secret")
+
+    config = load(DEMO, ["generator.count=2", "generator.tensor_parallel_size=2", "trainer.data_parallel=2"])
+    server = cast(HostedServer, Server())
+
+    def visible(gpus: list[str]) -> dict[str, str | None]:
+        commands = role_commands(config, RunFolder(tmp_path), server, gpus)
+        return {command.name: command.environment.get("CUDA_VISIBLE_DEVICES") for command in commands}
+
+    assert visible(list("012345")) == {
+        "trainer": "0,1", "dispatcher": None, "generator-0": "2,3", "generator-1": "4,5"
+    }  # fmt: skip
+    assert set(visible([]).values()) == {None}
+
+
 def test_a_log_that_fills_is_said_on_a_line_of_its_own() -> None:
     view, changed, written = RunView("demo"), asyncio.Event(), io.StringIO()
     progress = Progress(view, 10, Console(file=written, width=300))

@@ -38,6 +38,16 @@ class Rows(Numbers):
         return Task(prompt=f"row {index % self.space}")
 
 
+class Messages(Numbers):
+    def task(self, index: int) -> Task:
+        return Task(prompt=[{"role": "user", "content": "x"}])  # type: ignore[arg-type]
+
+
+def test_a_prompt_that_is_no_text_is_the_environment_s_fault() -> None:
+    with pytest.raises(EnvironmentFault, match="cannot make task 0: its prompt is a list, not text"):
+        training_task("n", Messages(), 0, 0.1)
+
+
 shares = st.floats(0.05, 0.9)
 seeds = st.integers(0, 2**32 - 1)
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import secrets
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,20 +29,22 @@ from torchtitan.components.checkpoint import AsyncMode, CheckpointManager
 
 from .world import World
 
+log = logging.getLogger("headrace.trainer")
+LOOK_EVERY_S, LINE_EVERY_S = 1.0, 10.0
+"""At a full disk: whether there is room by now, and what is said of it."""
+
 
 class _RandomState(Stateful):
-    """The states of torch's generators; the same on every rank, because all start from the run's seed."""
+    """The state of torch's generator; the same on every rank, because all start from the run's seed.
+
+    Without a GPU's: no step draws from it, and a checkpoint that had it could be loaded on GPUs alone.
+    """
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            state["cuda"] = torch.cuda.get_rng_state()
-        return state
+        return {"cpu": torch.get_rng_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         torch.set_rng_state(state_dict["cpu"])
-        if "cuda" in state_dict:
-            torch.cuda.set_rng_state(state_dict["cuda"])
 
 
 class Checkpoints:
@@ -74,22 +78,53 @@ class Checkpoints:
         )
 
     def save(self, step: int) -> None:
-        """Write checkpoint ``step`` (replacing one of that name), then remove those that need not be kept."""
+        """Write checkpoint ``step`` (replacing one of that name), then remove those that need not be kept.
+
+        One rank alone waits for room as ``begin`` says. Raises CheckpointNotWritten where the disk refuses.
+        """
+        if self._world.size == 1:
+            self.begin(step)()
+            return
         first = self._world.rank == 0
-        with self.folder.writing(self._name) if first else contextlib.nullcontext():
-            self._world.barrier()
-            with _quiet():
-                self._manager.save(step)
-            self._world.barrier()
-            if first:
-                self.folder.publish(self._name, step)
-                self.folder.prune(self._name)
+        try:
+            with self.folder.writing(self._name) if first else contextlib.nullcontext():
+                self._world.barrier()
+                with _quiet():
+                    self._manager.save(step)
+                self._world.barrier()
+                if first:
+                    self.folder.publish(self._name, step)
+                    self.folder.prune(self._name)
+        except (CheckpointException, OSError) as error:
+            raise self.folder.not_written(step, _reason(error)) from error
         self._world.barrier()
 
     def begin(self, step: int) -> Callable[[], None]:
-        """``save``, of a copy of the state in memory, for a thread beside the steps. Of one rank alone."""
+        """``save``, of a copy of the state in memory, for a thread beside the steps. Of one rank alone.
+
+        A full disk is waited for, with a log line each 10 s, as everywhere else. Raises CheckpointNotWritten where the
+        disk refuses for another reason.
+        """
         states = {name: _copied(state) for name, state in self._manager._flattened_model_states_sd().items()}
-        return lambda: self._write(step, states)
+        return lambda: self._write_in_time(step, states)
+
+    def _write_in_time(self, step: int, states: dict[str, Any]) -> None:
+        began, next_line = time.monotonic(), 0.0
+        while True:
+            try:
+                self._write(step, states)
+                return
+            except (CheckpointException, OSError) as error:
+                if not self.folder.lacks_room(error, _bytes_of(states)):
+                    raise self.folder.not_written(step, _reason(error)) from error
+            waited_s = time.monotonic() - began
+            if waited_s >= next_line:
+                next_line = waited_s + LINE_EVERY_S
+                log.warning(
+                    "checkpoint %d does not fit on the disk of %s: still trying after %.0f s; it takes %d MB",
+                    step, self.folder.path, waited_s, _bytes_of(states) / 1e6,
+                )  # fmt: skip
+            time.sleep(LOOK_EVERY_S)
 
     def _write(self, step: int, states: dict[str, Any]) -> None:
         with self.folder.writing(self._name):
@@ -113,14 +148,25 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointDamaged(f"checkpoint {folder} cannot be read ({error}): look at the disk") from error
         except (CheckpointException, KeyError, RuntimeError, ValueError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise CheckpointUnusable(
-                f"checkpoint {folder} is not of this model and optimizer ({reason}): "
+                f"checkpoint {folder} is not of this model and optimizer ({_reason(error)}): "
                 "use the model that the run started from"
             ) from error
 
     def close(self) -> None:
         self._manager.close()
+
+
+def _reason(error: BaseException) -> str:
+    """The last line of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+def _bytes_of(state: Any) -> int:
+    """Of all tensors in a copied state."""
+    if isinstance(state, dict):
+        return sum(map(_bytes_of, state.values()))
+    return state.nbytes if isinstance(state, torch.Tensor) else 0
 
 
 def _copied(state: Any) -> Any:

@@ -9,6 +9,8 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from schemas import ConfigError
+
 from .device import ON_CPU
 
 
@@ -72,7 +74,9 @@ def join_world(*, tensor_parallel: int = 1, context_parallel: int = 1) -> World:
     """Join the ranks that torchrun's environment variables name; without them be the only one.
 
     A single process opens no port: its process group, where it needs one, lives in its own memory.
+    Raises ConfigError where a GPU is named that PyTorch does not find.
     """
+    _refuse_a_lost_gpu()
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if ON_CPU:
         device = torch.device("cpu")
@@ -89,6 +93,16 @@ def join_world(*, tensor_parallel: int = 1, context_parallel: int = 1) -> World:
     if context_parallel > 1:
         world = msgspec.structs.replace(world, context_group=_context_group(world))
     return world
+
+
+def _refuse_a_lost_gpu() -> None:
+    """Training would go on on the CPU, far slower, and nobody would know why."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if ON_CPU and torch.version.cuda is not None and named not in ("", "-1"):
+        raise ConfigError(
+            f"CUDA_VISIBLE_DEVICES names {named}, and PyTorch (for CUDA {torch.version.cuda}) finds no GPU: look at "
+            "the driver (nvidia-smi), name one that is there, or set the variable to nothing to train on the CPU"
+        )
 
 
 def _context_group(world: World) -> Any:

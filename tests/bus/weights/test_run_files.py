@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bus import RunFiles
+from bus import Bucket, RunFiles
 from bus.weights.objects import ObjectInfo
 from schemas import WeightsError
 from tests.bus.weights.conftest import ConnectTo, InNats
@@ -51,6 +51,25 @@ async def test_model_and_configuration_arrive_elsewhere(
     assert await theirs.config() == CONFIG
     await theirs.fetch_model(tmp_path / "taken")
     assert contents(tmp_path / "taken") == contents(model)
+
+
+async def test_the_configuration_can_be_read_by_who_only_looks(
+    connect_to: ConnectTo, mine: RunFiles, model: Path
+) -> None:
+    """A reader may make no consumer on the bucket."""
+    reader = RunFiles(Bucket(await connect_to("reader")))
+    assert await reader.config_now() is None
+    long = CONFIG + b" " * 200_000
+    await mine.put(model, long)
+    assert await reader.config_now() == long
+
+
+async def test_what_lies_beside_the_weights_can_be_taken_without_them(
+    mine: RunFiles, theirs: RunFiles, model: Path, tmp_path: Path
+) -> None:
+    await mine.put(model, CONFIG)
+    await theirs.fetch_model(tmp_path / "taken", tensors=False)
+    assert contents(tmp_path / "taken").keys() == {"config.json", "tokenizer.json"}
 
 
 async def test_what_is_there_is_not_sent_again_and_what_changed_is(mine: RunFiles, model: Path) -> None:

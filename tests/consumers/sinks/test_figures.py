@@ -65,6 +65,14 @@ def test_step_sets_what_is_newest_and_adds_what_was_left_out() -> None:
     assert found["left_out_tokens_total", "stale"] == 12
 
 
+def test_what_the_newest_step_does_not_say_is_not_shown() -> None:
+    older = examples.step(number=4, metrics={"loss": 9.0, "logprob_gap_mean": 0.5}, env_metrics={"guess": {"win": 1.0}})
+    found = figures_of(older, examples.step(number=5, metrics={"loss": 2.0}, env_metrics={"reverse": {"exact": 0.5}}))
+    assert {key for key in found if key[0] in ("step_metric", "env_metric")} == {
+        ("step_metric", "loss"), ("env_metric", "reverse", "exact")
+    }  # fmt: skip
+
+
 def test_groups_are_counted_from_issue_to_close() -> None:
     found = figures_of(examples.task(), examples.task(group=13), examples.closed(), examples.closed(reason="stale"))
     assert found["groups_issued_total", "reverse"] == 2

@@ -4,12 +4,14 @@ import asyncio
 import socket
 import urllib.request
 from http.client import HTTPResponse
+from pathlib import Path
 
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bus import Bus, EmbeddedServer
+from bus import Bus, EmbeddedServer, connect
+from bus.settings import LogSettings, WeightsSettings
 from consumers.sinks import MetricsSettings, run_metrics
 from consumers.sinks.figures import Figures
 from consumers.sinks.metrics import FiguresCollector, served
@@ -17,6 +19,7 @@ from schemas import ConfigError, encode
 from tests import examples
 from tests.logs import logged
 from tests.raw_publisher import publish_raw
+from tests.real_server import free_ports
 from tests.waiting import eventually
 
 
@@ -120,5 +123,23 @@ async def test_poison_is_counted_and_stops_no_figures(server: EmbeddedServer, wr
     await running
 
 
-async def test_port_zero_serves_nothing(sink: Bus) -> None:
-    await run_metrics(sink, MetricsSettings(), asyncio.Event())
+async def test_no_port_is_said_with_its_remedy(sink: Bus) -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.port is 0, which serves nothing: give a port"):
+        await run_metrics(sink, MetricsSettings(), asyncio.Event())
+
+
+async def test_all_that_is_counted_may_be_read_where_permissions_are_for_one_run(tmp_path: Path) -> None:
+    """Those for every run cannot tell one stream from another."""
+    server = EmbeddedServer.start(tmp_path, run="one")
+    try:
+        admin, sink = [await connect(server.address(role), run="one", role=role, id="x") for role in ("admin", "sink")]
+        await admin.apply_topology(LogSettings(max_gib=0.1), WeightsSettings())
+        for event in examples.every_event():
+            await admin.publish(msgspec.structs.replace(event, run="one"))
+        stop = asyncio.Event()
+        stop.set()
+        await run_metrics(sink, MetricsSettings(port=free_ports(1)[0]), stop)
+        await admin.close()
+        await sink.close()
+    finally:
+        server.stop()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,13 +14,22 @@ import torch
 from safetensors.torch import load
 
 from consumers.trainer import CheckpointUnusable
+from consumers.trainer.checkpoint_folder import CheckpointNotWritten
 from tests.consumers.trainer.tiny_learner import learner, micro_batches
 from tests.consumers.trainer.tiny_models import make_model, random_documents
+from tests.disks import fill, mounted
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("models"))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_kl_is_still_to_the_start_after_a_checkpoint(model: Path, tmp_path: Path) -> None:
@@ -155,6 +168,38 @@ def test_an_interrupted_checkpoint_is_not_there(model: Path, tmp_path: Path, mon
     policy.save_checkpoint(2)
     assert policy.checkpoints() == [1, 2]
     policy.load_checkpoint(2)
+
+
+def test_a_full_disk_is_waited_for_until_there_is_room(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with mounted(tmp_path / "disk", 8) as disk:
+        policy = learner(model, disk / "checkpoints")
+        policy.save_checkpoint(1)
+        ballast = fill(disk)
+        make = policy.begin_checkpoint(2)
+        with ThreadPoolExecutor() as beside:
+            made = beside.submit(make)
+            until(lambda: "checkpoint 2 does not fit on the disk" in caplog.text)
+            assert policy.checkpoints() == [1]
+            ballast.unlink()
+            made.result(30)
+        assert policy.checkpoints() == [1, 2]
+        policy.load_checkpoint(2)
+
+
+def test_a_disk_that_refuses_for_another_reason_is_an_error_with_its_words(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = learner(model, tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("consumers.trainer.checkpoint_folder._write_manifest", refuse)
+    with pytest.raises(CheckpointNotWritten, match=r"checkpoint 1 cannot be written to .*Input/output error"):
+        policy.save_checkpoint(1)
+    assert policy.checkpoints() == []
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "lost", "manifest"])

@@ -10,11 +10,12 @@ import pytest
 
 from bus import Delivery, Logged
 from consumers.trainer import Rules
+from consumers.trainer.batch import lengths
 from consumers.trainer.collector import Collector
 from consumers.trainer.failures import WINDOW_GROUPS
 from consumers.trainer.groups import Assembly
-from schemas import Closed, EventInvalid, Rollout, RunError, Span, decode, encode, validate
-from tests.examples import failed_rollout, packed_tokens, rollout, step, task
+from schemas import Closed, EventInvalid, Rollout, RunError, Span, Turn, decode, encode, validate
+from tests.examples import failed_rollout, packed_logprobs, packed_tokens, rollout, step, task
 
 GOLDEN = Path(__file__).parents[2] / "schemas" / "golden"
 RULES = Rules(max_off_policy_steps=1, stale="drop", advantage="mean", row_tokens=32)
@@ -145,7 +146,39 @@ UNUSABLE = [
     ({"spans": [Span(7, 0, 6)]}, "it claims weights 7, but the newest are 0"),
     ({"spans": [Span(0, 0, 3), Span(1, 3, 6)]}, "it claims weights 1, but the newest are 0"),
     ({"tokens": packed_tokens([64] * 14)}, "it has token id 64, and the model has 64 tokens"),
-]
+    (
+        {"turns": [Turn(0, 4, 0, "stop"), Turn(8, 2, 0, "stop")]},
+        "its first token was sampled, with nothing before it",
+    ),
+    (
+        {"turns": [Turn(0, 0, 0, "stop"), Turn(0, 4, 0, "stop"), Turn(8, 2, 0, "stop")]},
+        "its first token was sampled, with nothing before it",
+    ),
+    (
+        {"turns": [Turn(0, 0, 0, "stop"), Turn(8, 6, 0, "stop")], "starts": [1]},
+        "its first training sequence is empty",
+    ),
+    (
+        {
+            "turns": [Turn(1, 1, 0, "stop")] * 1025, "starts": list(range(1, 1025)), "spans": [Span(0, 0, 1025)],
+            "tokens": packed_tokens([1] * 2050), "logprobs": packed_logprobs([-1.0] * 1025),
+        },
+        "it has 1025 training sequences, more than 1024",
+    ),
+]  # fmt: skip
+
+
+def test_an_empty_turn_before_the_first_words_does_no_harm() -> None:
+    written = Written()
+    turns = [Turn(0, 0, 0, "stop"), Turn(8, 6, 0, "stop")]
+    payloads = [
+        encode(rollout(group=0, member=number, reward=float(number), spans=[Span(0, 0, 6)], turns=turns))
+        for number in range(2)
+    ]
+    collecting = collector(payloads, written)
+    groups, rollouts = collecting.collect(1, idle)
+    assert written.dead == []
+    assert lengths(groups, rollouts, RULES) == [14, 14]
 
 
 @pytest.mark.parametrize(("fields", "reason"), UNUSABLE)

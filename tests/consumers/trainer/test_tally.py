@@ -3,8 +3,8 @@
 import msgspec
 
 from consumers.trainer.judgement import Rules
-from consumers.trainer.tally import Tally, staleness_metrics
-from schemas import Span, Turn
+from consumers.trainer.tally import Tally, group_metrics, staleness_metrics
+from schemas import MAX_METRICS, Span, Turn
 from tests.examples import rollout, trained_group
 
 TURNS = [Turn(5, 4, 0, "stop"), Turn(3, 2, 9, "stop"), Turn(8, 1, 4, "stop"), Turn(2, 1, 7, "stop")]
@@ -32,6 +32,16 @@ def test_the_prompt_of_a_new_sequence_is_its_context_alone() -> None:
     # Turn 3 begins anew with 8 tokens, turn 4 has those, its reply and 2 more.
     assert metrics["prompt_tokens_turn_3_on"] == 2 * (8 + 11)
     assert metrics["prefix_breaks"] == 2
+
+
+def test_named_metrics_are_as_many_as_an_event_holds_and_those_that_most_members_have() -> None:
+    """Members that each bring names of their own would make a step's event larger than any message."""
+    tally = Tally()
+    members = {number: rollout(metrics={"win": 1.0, **{f"{number}-{i}": 0.0 for i in range(200)}}) for number in (1, 2)}
+    tally.trained(trained_group(sequences=[1, 2], rewards=[1.0, 0.0], advantages=[1.0, -1.0], left_out={}), members)
+    for names in (tally.env_metrics()["reverse"], group_metrics(list(members.values()))):
+        assert len(names) == MAX_METRICS
+        assert names["win"] == 1.0
 
 
 def test_turns_that_nobody_had_are_left_out() -> None:

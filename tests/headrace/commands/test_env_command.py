@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import numpy as np
 import pytest
 
 from environments import Environment, Outcome, Policy
@@ -66,6 +67,78 @@ class Silent(Environment):
     async def play(self, task: Task, policy: Policy) -> Outcome:
         await asyncio.sleep(0)
         return Outcome(reward=1 / 0)
+
+
+class Wrong(Silent):
+    """Returns what a generator cannot use."""
+
+    outcome: object = None
+    speaks = True
+
+    def demonstration(self, task: Task, rng: object) -> object:  # type: ignore[override]
+        return lambda context: "a"
+
+    async def play(self, task: Task, policy: Policy) -> Outcome:
+        print("hello")
+        if self.speaks:
+            await policy.say("a")
+        return self.outcome  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (None, "play returned NoneType, not an Outcome"),
+        (Outcome(reward=float("nan")), "not finite"),
+        (Outcome(reward="1.0"), "reward is a str, not a number"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_a_generator_cannot_use_is_told(outcome: object, words: str) -> None:
+    environment = Wrong(seed=0)
+    environment.outcome = outcome
+    with pytest.raises(EnvironmentFault, match=words):
+        play(environment, "wrong", 0, _tokenizer(None))
+
+
+def test_numbers_of_a_library_are_plain_ones() -> None:
+    environment = Wrong(seed=0)
+    environment.outcome = Outcome(reward=np.float32(0.5), metrics={"win": np.int64(1)})  # type: ignore[arg-type]
+    played = play(environment, "wrong", 0, _tokenizer(None))
+    assert (played.reward, played.metrics) == (0.5, {"win": 1.0})
+    msgspec.json.encode(played)
+
+
+def test_an_environment_that_never_speaks_is_told() -> None:
+    environment = Wrong(seed=0)
+    environment.outcome, environment.speaks = Outcome(reward=1.0), False
+    with pytest.raises(EnvironmentFault, match="returned without a reply"):
+        play(environment, "wrong", 0, _tokenizer(None))
+
+
+class Quitting(Wrong):
+    def task(self, index: int) -> Task:
+        raise SystemExit(0)
+
+
+class Untold(Wrong):
+    def task(self, index: int) -> Task:
+        return Task(prompt=[{"role": "user"}])  # type: ignore[arg-type]
+
+
+def test_an_environment_that_ends_the_process_or_makes_no_task_is_told() -> None:
+    with pytest.raises(EnvironmentFault, match="raised SystemExit"):
+        play(Quitting(seed=0), "quitting", 0, _tokenizer(None))
+    with pytest.raises(EnvironmentFault, match="is not a Task whose prompt is text"):
+        play(Untold(seed=0), "untold", 0, _tokenizer(None))
+
+
+def test_what_an_environment_prints_is_not_in_the_json(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = Wrong(seed=0)
+    environment.outcome = Outcome(reward=1.0)
+    monkeypatch.setattr("headrace.commands.env.load_environment", lambda settings, seed: environment)
+    told = headrace("env", "try", "wrong", "--json")
+    assert msgspec.json.decode(told.out)["reward"] == 1.0
+    assert "hello" in told.err
 
 
 class Broken(Silent):

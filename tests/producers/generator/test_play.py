@@ -109,6 +109,24 @@ async def test_retries_are_bounded() -> None:
     assert scene.plays == 3
 
 
+class Insistent(Scene):
+    """Asks again and again for a reply that it cannot get."""
+
+    async def play(self, task: Task, policy: Policy) -> Outcome:
+        while True:
+            try:
+                await policy.say("hi" * 64)
+            except Exception:
+                continue
+
+
+async def test_an_environment_that_asks_on_whatever_it_is_told_is_timed_out() -> None:
+    """Others have their turn meanwhile: heartbeats, leases and the signal that ends the process."""
+    rollout = await play(Insistent(), timeout_s=0.2)
+    assert rollout.error is not None
+    assert rollout.error.kind == "timeout"
+
+
 async def test_an_environment_that_hangs_is_timed_out() -> None:
     rollout = await play(Scene("hang"), timeout_s=0.01)
     assert rollout.error is not None
