@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
@@ -65,12 +66,18 @@ def test_containers_keep_nothing_in_anonymous_volumes(one_server: Project) -> No
     }
 
 
-def test_generators_and_trainer_share_no_volume(one_server: Project) -> None:
-    def sources(service: str) -> set[str]:
-        return {m["Source"] for each in one_server.containers(service) for m in one_server.inspect(each)["Mounts"]}
+def test_generators_and_trainer_share_nothing_that_is_written(one_server: Project) -> None:
+    """Only configurations, and files of environments beside them, and these can be read alone."""
 
-    assert sources("generator")
-    assert sources("generator") & sources("trainer") == set()
+    def writable(service: str) -> dict[str, bool]:
+        return {
+            m["Source"]: m["RW"] for each in one_server.containers(service) for m in one_server.inspect(each)["Mounts"]
+        }
+
+    generator, trainer = writable("generator"), writable("trainer")
+    shared = generator.keys() & trainer.keys()
+    assert {Path(source).name for source in shared} == {"configs"}
+    assert not any(generator[source] or trainer[source] for source in shared)
 
 
 async def test_three_generators_share_the_work_of_the_extended_run(one_server: Project) -> None:
