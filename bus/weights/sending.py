@@ -26,8 +26,8 @@ log = logging.getLogger("headrace.bus")
 CHUNK_BYTES = 512 * 1024
 """See bench/weights.py. A server with the usual limit of 1 MiB takes it too."""
 FLYING_BYTES = 2 * 1024 * 1024
-"""Not yet acknowledged. More than a line's queue holds is lost there and sent again: 8 MiB through one of 4 MB took four
-times as long."""
+"""Not yet acknowledged. More than a line's queue holds is lost there and sent again: 8 MiB through one of 4 MB took
+four times as long."""
 ACK_TIMEOUT_S = 10.0
 """A slow line may need it for what flies; chunks that are late are stored all the same, and counted."""
 HEADER_BYTES = 4096
