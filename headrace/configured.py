@@ -11,6 +11,7 @@ from bus import Bus, Denied, open_run_files
 from schemas import RunError, StreamMismatch
 
 from .config import FILE_NAME, RunConfig, received, stored
+from .folder import RunFolder
 from .inquiry import Place, ask
 
 
@@ -21,7 +22,12 @@ async def configuration_of(bus: Bus, place: Place) -> RunConfig | None:
     """
     if (payload := await _in_nats(bus, place)) is not None:
         return received(payload, f"run {bus.run!r}", ())
-    return stored(place.folder.path) if place.folder.exists else None
+    return config_of(place.folder)
+
+
+def config_of(folder: RunFolder) -> RunConfig | None:
+    """The configuration in a run's folder; None where it has none. Raises as ``configuration_of``."""
+    return stored(folder.path) if folder.exists else None
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import msgspec
 from bus import Bus
 from schemas import EVALUATIONS, LEDGER, ROLLOUTS, TASKS, Evaluated, Step
 
-from .config import FILE_NAME, RunConfig, stored
-from .configured import configuration_of
+from .config import RunConfig
+from .configured import config_of, configuration_of
 from .evaluations import Evaluations, Score, plan_of
 from .folder import RunFolder
 from .inquiry import Place, newest
@@ -125,11 +125,6 @@ class UnansweredState(msgspec.Struct, frozen=True, kw_only=True):
     """As in RunState."""
     silent: list[Silence]
     """The server."""
-
-
-def config_of(folder: RunFolder) -> RunConfig | None:
-    """The configuration of a run, where it is here."""
-    return stored(folder.path) if (folder.path / FILE_NAME).exists() else None
 
 
 def steps_of(folder: RunFolder) -> int | None:

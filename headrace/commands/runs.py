@@ -7,10 +7,11 @@ import argparse
 from rich.table import Table
 
 from bus import Bus
+from headrace.configured import config_of
 from headrace.folder import RunFolder, all_runs
 from headrace.inquiry import Place, ask
 from headrace.readable import number, printable
-from headrace.state import RunLine, config_of, run_line
+from headrace.state import RunLine, run_line
 from schemas import HeadraceError
 
 from . import options, output

@@ -7,7 +7,7 @@ import concurrent.futures
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,15 +18,9 @@ from bus import Address, Bus, BusThread, Delivery, EmbeddedServer, Inbox, Ledger
 from bus.settings import LogSettings, WeightsSettings
 from schemas import ROLLOUTS, BusError, PublishFailed, ServerUnreachable, Turn
 from tests import examples
+from tests.waiting import until
 
 from .conftest import DEADLINE_S
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was not met in time"
-        time.sleep(0.01)
 
 
 def take(box: Inbox, count: int) -> list[int]:

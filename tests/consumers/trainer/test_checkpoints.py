@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,18 +16,12 @@ from consumers.trainer.checkpoint_folder import CheckpointNotWritten
 from tests.consumers.trainer.tiny_learner import learner, micro_batches
 from tests.consumers.trainer.tiny_models import make_model, random_documents
 from tests.disks import fill, mounted
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("models"))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_kl_is_still_to_the_start_after_a_checkpoint(model: Path, tmp_path: Path) -> None:
