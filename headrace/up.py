@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Coroutine, Sequence
 from functools import partial
@@ -187,10 +188,9 @@ async def _show(progress: Progress, view: RunView, changed: asyncio.Event, stop:
         if view.stopped:
             stop.set()
         changed.clear()
-        try:
-            await asyncio.wait_for(changed.wait(), REDRAW_S)
-        except TimeoutError:
-            continue
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REDRAW_S):
+                await changed.wait()
 
 
 def role_commands(

@@ -132,7 +132,8 @@ async def test_abandoned_append_closes_the_ledger_until_it_is_opened_again(
     ledger = await opened(bus, "w")
     relay.deaf = True
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(ledger.append(examples.term(run=run)), 0.2)
+        async with asyncio.timeout(0.2):
+            await ledger.append(examples.term(run=run))
     relay.deaf = False
     relay.cut()
     with pytest.raises(BusError, match="an append to it was abandoned: open it, and read it again"):

@@ -128,7 +128,8 @@ async def test_rollouts_are_heard_although_they_have_no_echo(
     bus, follower = await connect_as("generator"), (await connect_as("reader")).read(ROLLOUTS, follow=True)
     for member in range(3):
         await bus.publish(examples.rollout(run=run, member=member))
-        assert (await asyncio.wait_for(anext(follower), 30.0)).sequence == member + 1
+        async with asyncio.timeout(30.0):
+            assert (await anext(follower)).sequence == member + 1
 
 
 async def test_follower_survives_a_server_that_is_killed(fragile: Fragile) -> None:

@@ -100,7 +100,8 @@ async def test_closing_does_not_wait_for_an_end_that_takes_nothing(monkeypatch: 
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         transport.writelines([b"x" * 64 * 1024 * 1024])
         transport.close()
-        await asyncio.wait_for(transport.wait_closed(), 30.0)
+        async with asyncio.timeout(30.0):
+            await transport.wait_closed()
         assert transport.at_eof()
 
 

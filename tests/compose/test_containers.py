@@ -224,5 +224,6 @@ async def logbook_of(project: Project, options: str) -> Logbook:
     """Its whole log, read from outside with the reader's key."""
     overrides = [f"run.name={project.run}", *(word for word in options.split() if word != "--set")]
     book = Logbook(RunFolder(project.keys / "nowhere"), configuration.load("configs/demo.toml", overrides))
-    await asyncio.wait_for(take_all(book, project.address), 120)
+    async with asyncio.timeout(120):
+        await take_all(book, project.address)
     return book

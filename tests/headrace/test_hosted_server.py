@@ -47,7 +47,8 @@ async def test_a_server_that_was_killed_comes_back_with_all_that_it_had_acknowle
             again.clear()
             await admin.publish(task(run="demo", group=number))
             os.kill(hosted.pid, signal.SIGKILL)
-            await asyncio.wait_for(again.wait(), 10)
+            async with asyncio.timeout(10):
+                await again.wait()
         assert (await admin.publish(task(run="demo", group=3))).sequence == 4
         assert (await admin.state(TASKS)).messages == 4
         await admin.close()
@@ -76,7 +77,8 @@ async def test_a_server_that_has_met_a_full_disk_is_started_again_when_there_is_
 
         await eventually(explained)
         ballast.unlink()
-        await asyncio.wait_for(asyncio.gather(*waiting), 60)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*waiting)
         assert "it is started again, there is room" in said[-1]
         assert hosted.pid != first
         groups = [logged.event.group async for logged in admin.read(TASKS) if isinstance(logged.event, GroupTask)]

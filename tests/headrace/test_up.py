@@ -105,6 +105,23 @@ def test_each_role_sees_the_gpus_that_are_its_own(tmp_path: Path) -> None:
     assert set(visible([]).values()) == {None}
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_showing_ends_when_it_is_cancelled_just_as_something_changes(turns: int) -> None:
+    view, changed = RunView("demo"), asyncio.Event()
+    progress = Progress(view, 10, Console(file=io.StringIO(), width=300))
+    showing = asyncio.create_task(_show(progress, view, changed, asyncio.Event()))
+    changed.set()
+    while changed.is_set():  # noqa: ASYNC110 - it is cleared once it was seen
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    changed.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    showing.cancel()
+    await asyncio.wait({showing}, timeout=30.0)
+    assert showing.cancelled()
+
+
 def test_a_log_that_fills_is_said_on_a_line_of_its_own() -> None:
     view, changed, written = RunView("demo"), asyncio.Event(), io.StringIO()
     progress = Progress(view, 10, Console(file=written, width=300))

@@ -29,7 +29,8 @@ async def test_following_takes_in_what_comes_once(run: str, connect_as: ConnectA
     await watch.catch_up()
     async with watch.following() as changed:
         await publish(admin, examples.step(run=run, number=2), examples.control(run=run, action="pause", limit=None))
-        await asyncio.wait_for(changed.wait(), 30)
+        async with asyncio.timeout(30):
+            await changed.wait()
 
         async def all_there() -> bool:
             return watch.view.committed == 2 and watch.view.paused
