@@ -36,6 +36,8 @@ from tests.end_to_end.logbook import Logbook, check, read_logbook
 
 PATIENCE_S = 240.0
 """Most time that a role may take to be back, or a step to be committed."""
+END_S = 15.0
+"""Most time in which a run ends that is asked to."""
 LAST_STEPS = 3
 """Steps that must be committed after the last kill."""
 HEARTBEAT_S = 1.0
@@ -150,17 +152,22 @@ class Chaos:
 
     def end(self) -> None:
         self.up.send_signal(signal.SIGINT)
-        self.up.wait(timeout=15)
+        try:
+            self.up.wait(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"headrace up did not end within {END_S:g} s of SIGINT\n{self.last_lines()}") from None
 
     async def until(self, find: Callable[[], Any], what: str) -> Any:
         """What ``find`` gives, once it is not None. Raises AssertionError after PATIENCE_S, or when the run ends."""
         deadline = time.monotonic() + PATIENCE_S
         while (found := find()) is None:
             if self.up.poll() is not None or time.monotonic() > deadline:
-                progress = self.progress.read_text().splitlines()[-20:]
-                raise AssertionError("\n".join([f"{what} did not come back", *progress]))
+                raise AssertionError(f"{what} did not come back\n{self.last_lines()}")
             await asyncio.sleep(0.05)
         return found
+
+    def last_lines(self) -> str:
+        return "\n".join(self.progress.read_text().splitlines()[-20:])
 
 
 def proofs(book: Logbook, replayed: dict[str, Any]) -> dict[str, Any]:
@@ -208,6 +215,7 @@ def chaos(folder: Path, model: Path, schedule: Sequence[Kill | Stop], *, engine:
     finally:
         if trial.up.poll() is None:
             trial.up.kill()
+            trial.up.wait()
     found = proofs(read_logbook(folder / "whole"), replay(folder))
     told = {"stops": dict(trial.stopped), "silence_told_s": trial.silence_told_s} if trial.stopped else {}
     return found | {"kills": dict(trial.killed)} | told
