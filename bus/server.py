@@ -157,6 +157,10 @@ class EmbeddedServer:
         return self._process.pid
 
     @property
+    def port(self) -> int:
+        return self._record.port
+
+    @property
     def running(self) -> bool:
         return self._process.poll() is None
 

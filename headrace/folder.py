@@ -58,8 +58,11 @@ class RunFolder(msgspec.Struct, frozen=True):
 
     @property
     def exists(self) -> bool:
-        """Whether a run was begun here."""
-        return (self.path / "config.json").is_file()
+        """Whether a run was begun here, as far as may be seen."""
+        try:
+            return (self.path / "config.json").is_file()
+        except PermissionError:
+            return False
 
     def make(self) -> None:
         """Make the folder where it is missing. Raises RunError where nothing can be written there."""

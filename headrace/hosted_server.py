@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bus import LEAST_FREE_BYTES, Address, BusRole, EmbeddedServer
-from schemas import ServerUnfit
+from schemas import ServerUnfit, ServerUnreachable
 
 from .folder import RunFolder
 
@@ -22,6 +22,8 @@ LOOK_EVERY_S = 1.0
 SAY_EVERY_S = 10.0
 RESTART_EVERY_S = 10.0
 """A disk that is full in a way that its free bytes do not show must not keep the server restarting."""
+PORT_TRIES = 10
+"""Attempts to have its port again: a client's own connection may have got it while nothing listened there."""
 NO_SPACE = ("no space left on device", "disk quota exceeded")
 
 
@@ -31,10 +33,7 @@ class HostedServer:
     def __init__(self, folder: RunFolder) -> None:
         """Raises ServerUnreachable or ServerUnfit when it cannot be started."""
         self._folder = folder
-        self._server = self._start()
-
-    def _start(self) -> EmbeddedServer:
-        return EmbeddedServer.start(self._folder.nats, run=self._folder.name)
+        self._server = EmbeddedServer.start(folder.nats, run=folder.name)
 
     @property
     def pid(self) -> int:
@@ -73,14 +72,20 @@ class HostedServer:
             ended.cancel()
 
     async def _start_again(self, say: Callable[[str], None]) -> None:
-        disk = FullDisk(self._folder.nats, say)
+        """On the port that it had: nobody looks for it anywhere else."""
+        disk, tries, port = FullDisk(self._folder.nats, say), 0, self._server.port
         while True:
             try:
-                self._server = self._start()
+                self._server = EmbeddedServer.start(self._folder.nats, port=port, run=self._folder.name)
                 return
             except ServerUnfit:
                 if not disk.tell():
                     raise
+            except ServerUnreachable as error:
+                tries += 1
+                if tries == PORT_TRIES:
+                    raise
+                say(f"nats-server cannot be started yet: {error}")
             await asyncio.sleep(LOOK_EVERY_S)
 
     def wake(self) -> None:

@@ -27,6 +27,11 @@ HEARTBEAT_S = 10.0
 """Without a terminal: a line at least so often, even when no step was committed."""
 
 
+def _redraws(console: Console) -> bool:
+    """Whether what was drawn can be drawn anew there: a file cannot, whatever FORCE_COLOR says, nor TERM=dumb."""
+    return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+
+
 class Progress:
     """Shows ``view``; call ``update`` at each change and at least each second."""
 
@@ -49,7 +54,7 @@ class Progress:
         self._told_evaluations = set(_complete(view))
         self._silent: dict[str, Silence] = {}
         self._updated_at = clock()
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._live = Live(console=console, auto_refresh=False) if _redraws(console) else None
 
     def __enter__(self) -> Progress:
         if self._live is not None:

@@ -13,6 +13,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -41,6 +42,7 @@ from .engine import build_engine
 from .folder import RunFolder
 from .message_size import require_room_for_rollouts
 
+T = TypeVar("T")
 log = logging.getLogger("headrace.roles")
 FAILED, FINAL, UNREACHABLE = 1, 3, 4
 LEAVE_S = 3.0
@@ -112,8 +114,10 @@ def generate(config: RunConfig, address: Address, id: str, folder: RunFolder) ->
 
     async def body(bus: Bus, stop: asyncio.Event) -> None:
         require_room_for_rollouts(bus, config)
-        if fetches and not await _before(stop, open_run_files(bus).fetch_model(folder.model)):
-            return
+        if fetches:
+            await _before(stop, open_run_files(bus).fetch_model(folder.model))
+            if stop.is_set():
+                return
         check_model(Path(config.model.path), tokens=config.generator.max_model_len)
         environments = {each.name: load_environment(each, seed=config.run.seed) for each in config.environments}
         player = _player(config, gate, environments)
@@ -184,14 +188,12 @@ def _with_model(config: RunConfig, model: Path) -> RunConfig:
     return msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, path=str(model)))
 
 
-async def _before(stop: asyncio.Event, act: Coroutine[None, None, None]) -> bool:
-    """Do ``act``, unless ``stop`` is set before it is done. Whether it is done."""
+async def _before(stop: asyncio.Event, act: Coroutine[None, None, T]) -> T | None:
+    """What ``act`` returns; None where ``stop`` is set before it is done."""
     acting, stopping = asyncio.ensure_future(act), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({acting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if acting.done():
-            acting.result()
-        return acting.done()
+        return acting.result() if acting.done() else None
     finally:
         acting.cancel()
         stopping.cancel()
@@ -245,8 +247,13 @@ async def _with_bus(
     """
 
     async def watched(bus: Bus, stop: asyncio.Event) -> None:
-        await bus.verify_topology(config.log, config.weights)
-        listening = asyncio.create_task(stop_on_request(bus, stop.set))
+        async def verified() -> int:
+            await bus.verify_topology(config.log, config.weights)
+            return await next_request(bus)
+
+        if (start := await _before(stop, verified())) is None:
+            return
+        listening = asyncio.create_task(stop_on_request(bus, stop.set, start=start))
         try:
             await body(bus, stop)
         finally:
@@ -268,7 +275,8 @@ async def _connected(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
-    bus = await connect(address, run=run, role=role, id=id)
+    if (bus := await _before(stop, connect(address, run=run, role=role, id=id))) is None:
+        return signals[0]
     beating = asyncio.create_task(heartbeat.keep_beating(lambda: bus.connected))
     try:
         await body(bus, stop)
@@ -279,9 +287,13 @@ async def _connected(
     return signals[0] if signals else None
 
 
-async def stop_on_request(bus: Bus, stop: Callable[[], None]) -> None:
-    """Call ``stop`` when a person asks for it from now on; earlier requests were for earlier processes."""
-    start = (await bus.state(CONTROL)).last_sequence + 1
+async def next_request(bus: Bus) -> int:
+    """Sequence of the first request in CONTROL that will be for this process: those before were for earlier ones."""
+    return (await bus.state(CONTROL)).last_sequence + 1
+
+
+async def stop_on_request(bus: Bus, stop: Callable[[], None], *, start: int) -> None:
+    """Call ``stop`` when a person asks for it, or has done so from request ``start`` on."""
     async for logged in bus.read(CONTROL, kinds=(Control,), start=start, follow=True):
         if isinstance(logged.event, Control) and logged.event.action == "stop":
             stop()

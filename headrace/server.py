@@ -40,8 +40,8 @@ def address_from_environment(url: str | None = None) -> Address:
         raise ConfigError(f"no NATS server is named: give --server nats://HOST:PORT or set {URL}")
     return Address(
         url=url,
-        user=os.environ.get(USER),
-        password=os.environ.get(PASSWORD),
+        user=os.environ.get(USER) or None,
+        password=os.environ.get(PASSWORD) or None,
         nkey=_file_named_by(NKEY),
         ca=_file_named_by(CA),
     )
@@ -53,13 +53,10 @@ def _file_named_by(variable: str) -> Path | None:
 
 
 def environment_for(address: Address) -> dict[str, str]:
-    """The variables that hand ``address`` to a child process."""
-    environment = {URL: address.url}
-    if address.user is not None and address.password is not None:
-        environment |= {USER: address.user, PASSWORD: address.password}
+    """The variables that hand ``address`` to a child process: all of them, for it has the rest from us."""
+    environment = {URL: address.url, USER: address.user or "", PASSWORD: address.password or ""}
     for variable, file in ((NKEY, address.nkey), (CA, address.ca)):
-        if file is not None:
-            environment[variable] = str(file.absolute())
+        environment[variable] = "" if file is None else str(file.absolute())
     return environment
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from bus import Bus
-from schemas import EVALUATIONS, LEDGER, ROLLOUTS, TASKS, Evaluated, Step
+from schemas import CONTROL, EVALUATIONS, LEDGER, ROLLOUTS, TASKS, Evaluated, Step
 
 from .config import RunConfig
 from .configured import config_of, configuration_of
@@ -161,7 +161,11 @@ async def run_state(bus: Bus, goes_on: bool, place: Place, clock: Callable[[], f
 
 
 def state_of(view: RunView, *, goes_on: bool, steps: int | None, now: float, tasks: int, rollouts: int) -> RunState:
-    """How the run in ``view`` stands; ``tasks`` and ``rollouts`` were published."""
+    """How the run in ``view`` stands; ``tasks`` and ``rollouts`` were published.
+
+    ``goes_on``: its server is up. On one that serves other runs too, the run has ended where all its roles have.
+    """
+    goes_on = goes_on and not view.ended
     last = view.steps[-1].metrics if view.steps else {}
     staleness_max = last.get("staleness_max")
     stopped = view.stopped and view.stop_asked_at > view.last_start_at
@@ -244,11 +248,18 @@ async def run_line(bus: Bus, goes_on: bool, config: RunConfig | None) -> RunLine
     to_play = await _plays_missing(bus, config) if config is not None and step >= config.run.steps else 0
     return RunLine(
         run=bus.run,
-        state=phase(step=step, steps=steps, goes_on=goes_on, to_play=to_play),
+        state=phase(step=step, steps=steps, goes_on=goes_on, paused=await _paused(bus), to_play=to_play),
         step=step,
         steps=steps,
         reward_last=mean_reward(last),
     )
+
+
+async def _paused(bus: Bus) -> bool:
+    view = RunView(bus.run)
+    async for logged in bus.read(CONTROL):
+        view.apply(logged)
+    return view.paused
 
 
 async def _plays_missing(bus: Bus, config: RunConfig) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
@@ -53,7 +54,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     that the step updated, in rollouts that no swap crossed."""
     logprob_gap_max: float | None
     trainer_idle_share: float
-    """Share of the time after the first step that the trainer waited for rollouts."""
+    """Share of the time that the trainer waited for rollouts. Without the first step after each start."""
     generator_idle_share: float
     """Share of the time after their engines were ready that generators had no request in flight."""
     swaps: int
@@ -69,9 +70,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the prompt tokens of trained groups, the share from the prefix cache: of ``turn_1``, ``turn_2`` and
     ``turn_3_on``."""
     tokens_per_s_generated: float
-    """Sampled tokens, summed over generators, since each was ready."""
+    """Sampled tokens of all generators, while any was ready."""
     tokens_per_s_trained: float
-    """After the first step, whose wait is the engines' start."""
+    """Without the first step after each start, whose wait is the engines'."""
     restarts: dict[str, int]
     """By role."""
 
@@ -114,34 +115,42 @@ def summarize(view: RunView, *, rollouts_published: int) -> Summary:
 
 
 def trainer_idle_share(steps: Sequence[StepView]) -> float:
-    """The first step's wait is the engines' start, and is left out."""
-    if len(steps) < 2:
-        return 0.0
-    waited = sum(step.metrics["wait_s"] for step in steps[1:])
-    return round(min(1.0, waited / max(steps[-1].at - steps[0].at, 1e-9)), 4)
+    """The wait of the first step after a start is the engines' start, and is left out."""
+    waited = sum(step.metrics["wait_s"] for step, _ in _timed(steps))
+    return round(min(1.0, waited / max(_seconds(steps), 1e-9)), 4)
 
 
 def generator_idle_share(view: RunView) -> float:
     """Over all generators since each was ready; 0 where none was."""
-    ready = view.gauge("generator", "ready_s")
-    return round(1.0 - view.gauge("generator", "busy_s") / ready, 4) if ready else 0.0
+    ready = [role.gauges for role in view.of_role("generator") if role.gauges.get("ready_s")]
+    ready_s = sum(gauges["ready_s"] for gauges in ready)
+    return round(1.0 - sum(gauges["busy_s"] for gauges in ready) / ready_s, 4) if ready else 0.0
 
 
 def tokens_per_s_generated(view: RunView) -> float:
-    """Sampled tokens a second, summed over generators, since each was ready."""
-    rates = (
-        role.gauges["sampled_tokens"] / role.gauges["ready_s"]
-        for role in view.of_role("generator")
-        if role.gauges.get("ready_s")
-    )
-    return sum(rates, start=0.0)
+    """Sampled tokens a second, of all generators, over the time in which any was ready."""
+    ready = [role for role in view.of_role("generator") if role.gauges.get("ready_s")]
+    sampled = sum(role.gauges["sampled_tokens"] for role in ready)
+    # Generators that were replaced by others of another name must not count as if they had worked beside them.
+    covered_s, until = 0.0, 0.0
+    for begin, end in sorted((role.last_seen - role.gauges["ready_s"], role.last_seen) for role in ready):
+        covered_s += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return sampled / covered_s if covered_s else 0.0
 
 
 def tokens_per_s_trained(steps: Sequence[StepView]) -> float:
-    """Trained tokens a second after the first step, whose wait is the engines' start."""
-    if len(steps) < 2:
-        return 0.0
-    return _total(steps[1:], "trained_tokens") / max(steps[-1].at - steps[0].at, 1e-9)
+    """Trained tokens a second, without the first step after each start."""
+    return _total((step for step, _ in _timed(steps)), "trained_tokens") / max(_seconds(steps), 1e-9)
+
+
+def _timed(steps: Sequence[StepView]) -> list[tuple[StepView, float]]:
+    """Each step with the seconds since the one before, for those that one process has trained after the other."""
+    return [(step, step.at - before.at) for before, step in pairwise(steps) if not step.first]
+
+
+def _seconds(steps: Sequence[StepView]) -> float:
+    return sum(seconds for _, seconds in _timed(steps))
 
 
 def swap_line(swap: SwapView) -> str:

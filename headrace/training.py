@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from .config import RunConfig, digest, encoded, store
 from .continuation import check_unchanged_since_step, finished
 from .folder import RunFolder
 from .launch import own_rank
-from .roles import stop_on_request
+from .roles import next_request, stop_on_request
 
 log = logging.getLogger("headrace.trainer")
 CONSUMER = "trainer"
@@ -94,6 +94,7 @@ def _lead(
         with _bus_thread(config, address) as thread:
             if not _has_steps_left(config, thread, folder, accept_changes):
                 return
+            requests = thread.call(next_request, CALL_TIMEOUT_S)  # so early, because loading the model takes long
             # `headrace up` has made model and folder; a trainer on its own does.
             make_model(config.model, tokens=config.generator.max_model_len, say=log.info)
             folder.make()
@@ -110,7 +111,7 @@ def _lead(
 
             publication = _publication(config, thread, folder)
             trainer = _build(config, thread, publication, interrupt, build())
-            with _telling(thread, trainer, publication, config, on_stop):
+            with _telling(thread, trainer, publication, config, partial(stop_on_request, stop=on_stop, start=requests)):
                 _run(trainer, interrupt, on_version)
     except Interrupted:
         log.info("asked to end: the step that was under way is abandoned")
@@ -245,15 +246,19 @@ async def _ledger(bus: Bus) -> Ledger:
 
 @contextmanager
 def _telling(
-    thread: BusThread, trainer: Trainer, publication: Publication, config: RunConfig, on_stop: Callable[[], None]
+    thread: BusThread,
+    trainer: Trainer,
+    publication: Publication,
+    config: RunConfig,
+    listen: Callable[[Bus], Coroutine[None, None, None]],
 ) -> Iterator[None]:
-    """Telemetry, a person's ``stop``, and weights that a generator cannot make, while the trainer runs."""
+    """While the trainer runs: telemetry, ``listen`` for a person's ``stop``, and weights that no generator can make."""
 
     async def begin(bus: Bus) -> tuple[Telemetry, list[asyncio.Task[None]]]:
         telemetry = Telemetry(bus, lambda: trainer.gauges, interval_s=config.generator.metric_interval_s)
         await telemetry.__aenter__()
         telemetry.ready()
-        listening = asyncio.create_task(stop_on_request(bus, on_stop))
+        listening = asyncio.create_task(listen(bus))
         beating = asyncio.create_task(heartbeat.keep_beating(lambda: bus.connected))
         mending = asyncio.create_task(publication.mend_on_demand(bus))
         return telemetry, [listening, beating, mending]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -36,7 +37,9 @@ from .supervisor import RoleCommand, Supervisor
 from .view import RunView
 from .watch import Watch
 
+T = TypeVar("T")
 REDRAW_S = 1.0
+ENDS = (signal.SIGTERM, signal.SIGINT)
 LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """For a trainer, which makes a file of all weights each step: glibc asks for large pages, where Linux leaves that to
 programs. Measured for 540 MB: 0.08 s of CPU time instead of 0.45, nearly all of it page faults."""
@@ -54,9 +57,7 @@ def up(config: RunConfig, parent: Path, console: Console, *, accept_changes: boo
         check_unchanged(config, folder)
     folder.make()
 
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False)
-
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     gpus = gpus_here()
     if (words := scarce(gpus, wanted(config))) is not None:
         say(words)
@@ -64,7 +65,8 @@ def up(config: RunConfig, parent: Path, console: Console, *, accept_changes: boo
     with turn(folder):
         server = HostedServer(folder)
     try:
-        return asyncio.run(_run(config, folder, server, console, gpus, accept_changes))
+        running = _run(config, folder, server, console, gpus, accept_changes)
+        return asyncio.run(_with_aside(running, [server.keep(say)]))
     finally:
         server.stop()
 
@@ -107,7 +109,6 @@ async def _run(
         watch.view.stopped = False  # what was asked of an earlier `headrace up`
         commands = role_commands(config, folder, server, gpus, accept_changes=accept_changes)
         await _supervise(config, folder, server, bus, watch, console, commands)
-        await watch.catch_up()
         return summarize(watch.view, rollouts_published=(await bus.state(ROLLOUTS)).last_sequence)
     finally:
         await bus.close()
@@ -128,8 +129,6 @@ async def _supervise(
         server.wake()  # Where a signal stopped it, the roles could not say their last words.
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
     supervisor = Supervisor(commands, folder.logs, config.supervisor)
     server_silence = partial(_server_silence, folder, pulse, view.silent_after_s)
     with Progress(view, config.run.steps, console, server=server_silence) as progress:
@@ -140,15 +139,14 @@ async def _supervise(
         telemetry = Telemetry(bus, lambda: supervisor.gauges, interval_s=config.generator.metric_interval_s)
         async with telemetry, watch.following() as changed:
             telemetry.ready()
-            aside = [
-                asyncio.create_task(_show(progress, view, changed, stop)),
-                asyncio.create_task(server.keep(progress.say)),
-                asyncio.create_task(pulse.feel()),
-            ]
             try:
-                await _with_aside(supervisor.run(stop), aside)
+                with _signals_call(on_signal):
+                    await _with_aside(supervisor.run(stop), [_show(progress, view, changed, stop), pulse.feel()])
             finally:
                 progress.update()
+        if not stop.is_set():
+            await watch.catch_up()  # The last step may be stored, and not yet be seen.
+            progress.update()
     if view.committed < config.run.steps:
         raise RunError(
             f"run {config.run.name!r} was stopped after step {view.committed} of {config.run.steps}: "
@@ -166,17 +164,32 @@ def _server_silence(folder: RunFolder, pulse: Pulse, after_s: float, now: float)
     return None if since is None else silent_server(folder, now, since)
 
 
-async def _with_aside(main: Coroutine[Any, Any, None], aside: list[asyncio.Task[None]]) -> None:
+@contextmanager
+def _signals_call(act: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT call ``act`` within the block; around it, where no role runs, they interrupt us."""
+    loop = asyncio.get_running_loop()
+    for number in ENDS:
+        loop.add_signal_handler(number, act)
+    try:
+        yield
+    finally:
+        for number in ENDS:
+            loop.remove_signal_handler(number)
+
+
+async def _with_aside(main: Coroutine[Any, Any, T], aside: Sequence[Coroutine[Any, Any, None]]) -> T:
     """Run ``main`` to its end; what goes on aside, and never ends by itself, ends with it or fails for both."""
     running = asyncio.create_task(main)
+    beside = [asyncio.create_task(each) for each in aside]
     try:
-        done, _ = await asyncio.wait([running, *aside], return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([running, *beside], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
+        return running.result()
     finally:
-        for task in (running, *aside):
+        for task in (running, *beside):
             task.cancel()
-        await asyncio.gather(running, *aside, return_exceptions=True)
+        await asyncio.gather(running, *beside, return_exceptions=True)
 
 
 async def _show(progress: Progress, view: RunView, changed: asyncio.Event, stop: asyncio.Event) -> None:

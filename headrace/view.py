@@ -11,7 +11,7 @@ import msgspec
 
 from bus import Logged
 from producers.generator.settings import GeneratorSettings
-from schemas import Closed, Control, Dead, Evaluated, Lifecycle, Metric, Step, Weights
+from schemas import Closed, Control, Dead, Evaluated, Lifecycle, Metric, Step, Term, Weights
 
 from .evaluations import Evaluations, Plan, Score
 
@@ -50,6 +50,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     env_metrics: dict[str, dict[str, float]]
     left_out: dict[str, int]
     """Rollouts, by reason."""
+    first: bool = False
+    """Of a term: the time since the step before is that of a start, or of a stop of hours."""
 
 
 class SwapView(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,7 @@ class RunView:
         self.last_at = 0.0
         self.steps: list[StepView] = []
         self.weights: Weights | None = None
+        self._term_begins = True
         self.closed: Counter[str] = Counter()
         """Groups left out whole, by reason."""
         self.roles: dict[str, RoleView] = {}
@@ -127,8 +130,16 @@ class RunView:
         return [each for each in self.roles.values() if each.role == role]
 
     def gauge(self, role: str, name: str) -> float:
-        """Sum of a gauge over the role's instances."""
-        return sum(each.gauges.get(name, 0.0) for each in self.of_role(role))
+        """Sum of a gauge over the role's instances that have not stopped; where all have, that of the last one."""
+        instances = sorted(self.of_role(role), key=lambda each: each.last_seen)
+        now = [each for each in instances if each.state != "stopped"] or instances[-1:]
+        return sum(each.gauges.get(name, 0.0) for each in now)
+
+    @property
+    def ended(self) -> bool:
+        """Whether roles are known, and each but sinks, which may serve on, has said that it stopped."""
+        states = [role.state for role in self.roles.values() if role.role != "sink"]
+        return bool(states) and set(states) == {"stopped"}
 
     def apply(self, logged: Logged) -> None:
         """Take one message of a watched stream into account; others change nothing but the times."""
@@ -143,8 +154,12 @@ class RunView:
                         metrics=step.metrics,
                         env_metrics=step.env_metrics,
                         left_out=step.left_out,
+                        first=self._term_begins,
                     )
                 )
+                self._term_begins = False
+            case Term():
+                self._term_begins = True
             case Weights() as weights:
                 self.weights = weights
             case Closed() as closed:

@@ -14,7 +14,7 @@ PIPED_COLUMNS = 200
 
 def console() -> Console:
     """Standard output; text is printed as it is, whatever it looks like."""
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPED_COLUMNS)
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPED_COLUMNS)
 
 
 def print_json(value: Any) -> None:

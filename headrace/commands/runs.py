@@ -45,7 +45,7 @@ def line_of(folder: RunFolder) -> RunLine:
             return await run_line(bus, goes_on, config)
 
         return ask(Place(folder.name, folder), question)
-    except HeadraceError as error:
+    except (HeadraceError, OSError) as error:
         return RunLine(run=folder.name, state="unreadable", step=0, steps=None, reward_last=None, note=str(error))
 
 

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 def run(arguments: argparse.Namespace) -> int:
     config = configuration.load(arguments.config, arguments.overrides)
     # With --json, standard output holds the summary alone as its last line; progress goes beside it.
-    console = Console(stderr=arguments.json)
+    console = Console(stderr=arguments.json, emoji=False)
     summary = up(config, arguments.dir, console, accept_changes=arguments.accept_changes)
     if arguments.json:
         print(msgspec.json.encode(summary).decode())

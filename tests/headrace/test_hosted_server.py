@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -52,6 +53,22 @@ async def test_a_server_that_was_killed_comes_back_with_all_that_it_had_acknowle
         assert (await admin.publish(task(run="demo", group=3))).sequence == 4
         assert (await admin.state(TASKS)).messages == 4
         await admin.close()
+
+
+async def test_it_comes_back_on_its_own_port_once_that_is_free(tmp_path: Path) -> None:
+    hosted, taken = HostedServer(RunFolder(tmp_path / "demo")), asyncio.Event()
+    address = hosted.address("admin")
+    os.kill(hosted.pid, signal.SIGKILL)
+    await asyncio.to_thread(os.waitid, os.P_PID, hosted.pid, os.WEXITED | os.WNOWAIT)
+    with socket.create_server(("127.0.0.1", int(address.url.rpartition(":")[2]))):
+        keeping = asyncio.create_task(hosted.keep(lambda words: taken.set() if "is taken" in words else None))
+        async with asyncio.timeout(30):
+            await taken.wait()
+    admin = await connect(address, run="demo", role="admin", id="test", timeout_s=30.0)
+    await admin.close()
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    hosted.stop()
 
 
 async def test_a_server_that_has_met_a_full_disk_is_started_again_when_there_is_room(small_disk: Path) -> None:

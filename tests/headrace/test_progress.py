@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
+import pytest
 from rich.console import Console
 
 from headrace.evaluations import Plan
@@ -22,8 +23,15 @@ def view_of(committed: int = 2) -> RunView:
     return view
 
 
+class Screen(io.StringIO):
+    """What a terminal was sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def console_of(*, terminal: bool = False) -> Console:
-    return Console(file=io.StringIO(), width=200, force_terminal=terminal, color_system=None)
+    return Console(file=Screen() if terminal else io.StringIO(), width=200, force_terminal=terminal, color_system=None)
 
 
 def written(console: Console) -> str:
@@ -198,6 +206,18 @@ def test_terminal_gets_one_table_that_is_redrawn() -> None:
     text = written(console)
     assert "demo: step 2 of 4" in text
     assert "7 groups open" in text
+
+
+@pytest.mark.parametrize(
+    ("file", "variables"), [(io.StringIO(), {"FORCE_COLOR": "1"}), (Screen(), {"TERM": "dumb"})], ids=["file", "dumb"]
+)
+def test_plain_lines_where_nothing_can_be_drawn_anew(file: io.StringIO, variables: dict[str, str]) -> None:
+    console = Console(file=file, width=200, color_system=None, _environ=variables)
+    assert console.is_terminal
+    with Progress(view_of(), 4, console, Clock()) as progress:
+        progress.update()
+        assert "7 groups open" in file.getvalue()
+    assert "\x1b" not in file.getvalue()
 
 
 def test_what_is_said_is_no_markup() -> None:

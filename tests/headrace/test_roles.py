@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from headrace.roles import FAILED, FINAL, UNREACHABLE, _run, run_role
+from bus import Address, connect
+from headrace.folder import RunFolder
+from headrace.roles import FAILED, FINAL, UNREACHABLE, _run, next_request, run_role, stop_on_request
 from headrace.server import environment_for
 from schemas import (
     ConfigError,
@@ -53,6 +56,33 @@ async def test_role_that_a_signal_ended_has_not_finished(
     await until_it_listens(tmp_path / "log")
     process.send_signal(number)
     assert process.wait() == 128 + number
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_role_is_interrupted_while_it_waits_for_a_server(
+    ended: RunFolder, tmp_path: Path, number: signal.Signals
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = Address(f"nats://127.0.0.1:{mute.getsockname()[1]}")
+        command = [sys.executable, "-m", "headrace", "dispatch", str(ended.path / "config.json")]
+        process = subprocess.Popen(command, env=os.environ | environment_for(address))
+        connection, _ = mute.accept()
+        with connection:
+            process.send_signal(number)
+            assert process.wait() == 128 + number
+
+
+async def test_a_stop_that_came_since_the_role_connected_is_heard(going_on: GoingOn) -> None:
+    asked = asyncio.Event()
+    bus = await connect(going_on.server.address("dispatcher"), run="demo", role="dispatcher", id="test")
+    first = await next_request(bus)
+    await asyncio.to_thread(ask_to_stop, going_on)
+    listening = asyncio.create_task(stop_on_request(bus, asked.set, start=first))
+    async with asyncio.timeout(30):
+        await asked.wait()
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    await bus.close()
 
 
 @pytest.mark.parametrize(

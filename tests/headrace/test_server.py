@@ -38,6 +38,8 @@ def test_key_and_authority_come_from_the_environment_and_go_to_a_child(
     assert (address.nkey, address.ca, address.role) == (Path("reader/nkey"), Path("ca.pem"), "reader")
     assert environment_for(address) == {
         servers.URL: "tls://one:4222,tls://two:4222",
+        servers.USER: "",
+        servers.PASSWORD: "",
         servers.NKEY: str(tmp_path / "reader" / "nkey"),
         servers.CA: str(tmp_path / "ca.pem"),
     }
@@ -57,6 +59,16 @@ def test_no_server_at_all_is_an_error_with_the_remedy(monkeypatch: pytest.Monkey
 
 
 def test_address_survives_the_way_to_a_child(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment_for(server.address("trainer")).items():
+        monkeypatch.setenv(name, value)
+    assert address_from_environment() == server.address("trainer")
+
+
+def test_a_childs_address_has_nothing_of_the_shell_that_started_us(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {servers.NKEY: "mine/nkey", servers.CA: "ca.pem", servers.USER: "ann"}.items():
+        monkeypatch.setenv(name, value)
     for name, value in environment_for(server.address("trainer")).items():
         monkeypatch.setenv(name, value)
     assert address_from_environment() == server.address("trainer")

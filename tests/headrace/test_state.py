@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -8,7 +8,7 @@ from headrace.evaluations import Plan
 from headrace.folder import RunFolder
 from headrace.state import RunPhase, RunState, phase, state_of, steps_of
 from headrace.view import RunView
-from schemas import EvaluationSettings, Event
+from schemas import EvaluationSettings, Event, Role
 from tests import examples
 from tests.headrace.recorded import STEPS, events
 from tests.logs import TIME, logged
@@ -80,6 +80,17 @@ def test_stop_counts_until_something_starts_again() -> None:
     assert state(start, stop).stopped
     assert state(start, stop).state == "stopping"
     assert not state(start, stop, start).stopped
+
+
+def test_a_run_on_a_server_of_others_too_has_ended_when_all_but_its_sinks_have() -> None:
+    def life(role: Role, state: Literal["ready", "stopped"]) -> Event:
+        return examples.lifecycle(role=role, id="a", state=state, details={})
+
+    stop = examples.control(action="stop", limit=None)
+    some = [life("trainer", "stopped"), life("sink", "ready")]
+    assert state(life("generator", "ready"), stop, *some).state == "stopping"
+    assert state(life("generator", "stopped"), stop, *some).state == "interrupted"
+    assert state(*some).state == "interrupted"
 
 
 def test_alive_is_who_has_not_stopped_was_heard_and_whose_run_goes_on() -> None:

@@ -107,7 +107,23 @@ def test_idle_and_rate_of_generators_are_over_the_time_they_were_ready() -> None
     view.apply(logged(examples.metric(id="gen-1", gauges={"ready_s": 30.0, "busy_s": 25.0, "sampled_tokens": 60.0})))
     view.apply(logged(examples.metric(id="gen-2", gauges={"ready_s": 0.0, "busy_s": 0.0, "sampled_tokens": 0.0})))
     assert generator_idle_share(view) == 0.25
-    assert tokens_per_s_generated(view) == 12.0
+    assert tokens_per_s_generated(view) == 160.0 / 30.0
+
+
+def test_generators_that_took_the_places_of_others_are_not_counted_as_if_they_had_worked_beside_them() -> None:
+    view, gauges = view_of(), {"ready_s": 100.0, "busy_s": 50.0, "sampled_tokens": 1000.0}
+    for number in range(4):
+        view.apply(logged(examples.metric(id=f"host-{number}", gauges=gauges), time=TIME + 100 * (number // 2)))
+    assert tokens_per_s_generated(view) == 20.0
+
+
+def test_the_time_in_which_a_run_was_stopped_is_in_no_rate() -> None:
+    view = view_of({"wait_s": 9.0}, {"wait_s": 2.0})
+    view.apply(logged(examples.term()))
+    for number, at in ((3, 50_000.0), (4, 50_010.0)):
+        view.apply(logged(examples.step(number=number, metrics=METRICS | {"wait_s": 3.0}), time=TIME + at))
+    assert trainer_idle_share(view.steps) == 0.25
+    assert summarize(view, rollouts_published=0).tokens_per_s_trained == 10.0
 
 
 def test_trained_tokens_per_second_are_between_first_and_last_step() -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import signal
 from pathlib import Path
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 from rich.console import Console
 
-from bus import Address
+from bus import Address, EmbeddedServer
 from headrace.config import load
 from headrace.folder import RunFolder
 from headrace.hosted_server import HostedServer
 from headrace.progress import Progress
 from headrace.supervisor import RoleCommand
-from headrace.up import _show, role_commands
+from headrace.up import _show, role_commands, up
 from headrace.view import RunView
+from headrace.watch import Watch
+from schemas import RunError
 from tests.examples import metric
 from tests.headrace.conftest import Headrace
 from tests.logs import logged
@@ -103,6 +107,36 @@ def test_each_role_sees_the_gpus_that_are_its_own(tmp_path: Path) -> None:
         "trainer": "0,1", "dispatcher": None, "generator-0": "2,3", "generator-1": "4,5"
     }  # fmt: skip
     assert set(visible([]).values()) == {None}
+
+
+class NoRoles:
+    """In the supervisor's place: it has nothing to do."""
+
+    gauges: ClassVar[dict[str, float]] = {}
+
+    def __init__(self, *arguments: object) -> None:
+        pass
+
+    async def run(self, stop: asyncio.Event) -> None:
+        pass
+
+
+def test_a_server_that_dies_before_the_roles_are_started_comes_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    read = Watch.catch_up
+
+    async def killed_before(self: Watch) -> None:
+        os.kill(EmbeddedServer.find_pid(tmp_path / "demo" / "nats") or 0, signal.SIGKILL)
+        await read(self)
+
+    monkeypatch.setattr("headrace.up.Supervisor", NoRoles)
+    monkeypatch.setattr("headrace.up.make_model", lambda *arguments, **named: None)
+    monkeypatch.setattr(Watch, "catch_up", killed_before)
+    written = io.StringIO()
+    with pytest.raises(RunError, match="was stopped after step 0"):
+        up(load(DEMO), tmp_path, Console(file=written, width=300))
+    assert written.getvalue().count("nats-server has died and is started again") == 2
 
 
 @pytest.mark.parametrize("turns", range(6))

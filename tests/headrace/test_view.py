@@ -78,6 +78,16 @@ def test_gauges_are_summed_over_a_roles_instances() -> None:
     assert view.gauge("generator", "unheard-of") == 0.0
 
 
+def test_gauges_of_those_that_have_stopped_count_only_where_nobody_came_after_them() -> None:
+    view = view_of(
+        examples.metric(role="dispatcher", id="a", gauges={"groups_open": 3.0}),
+        examples.lifecycle(role="dispatcher", id="a", state="stopped", details={}),
+    )
+    assert view.gauge("dispatcher", "groups_open") == 3.0
+    view.apply(logged(examples.metric(role="dispatcher", id="b", gauges={"groups_open": 5.0})))
+    assert view.gauge("dispatcher", "groups_open") == 5.0
+
+
 def test_who_says_nothing_is_silent_unless_it_has_stopped() -> None:
     view = view_of(life("started"), life("stopped", role="trainer", id="t"))
     quiet, gone = view.roles["generator/gen-0"], view.roles["trainer/t"]

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from headrace.folder import RunFolder
 from tests.headrace.conftest import GoingOn, Headrace
@@ -33,6 +35,24 @@ def test_run_that_cannot_be_read_does_not_hide_the_others(ended: RunFolder, tmp_
     assert found["demo"]["state"] == "finished"
     assert found["good"]["state"] == "unreadable"
     assert "is damaged" in found["good"]["note"]
+
+
+def test_run_of_another_user_does_not_hide_the_others(
+    ended: RunFolder, headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied", str(ended.path / ".turn"))
+
+    monkeypatch.setattr("headrace.commands.runs.ask", refused)
+    told = headrace("runs", "--dir", ended.path.parent, "--json")
+    assert (told.code, json.loads(told.out)[0]["state"]) == (0, "unreadable")
+    assert "Permission denied" in json.loads(told.out)[0]["note"]
+
+
+def test_paused_run_is_paused(going_on: GoingOn, headrace: Headrace) -> None:
+    assert headrace("pause", "demo", "--dir", going_on.folder.path.parent).code == 0
+    told = headrace("runs", "--dir", going_on.folder.path.parent, "--json")
+    assert json.loads(told.out)[0]["state"] == "paused"
 
 
 def test_folder_without_runs_says_how_to_get_one(tmp_path: Path, headrace: Headrace) -> None:
