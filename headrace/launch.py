@@ -15,13 +15,15 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from consumers.trainer import RANK_LOST, TrainerSettings
+from consumers.trainer import LISTENING, RANK_LOST, TrainerSettings
 from schemas import ConfigError
 
 from .children import tied_to
 
 log = logging.getLogger("headrace.trainer")
 HEADRACE = (sys.executable, "-m", "headrace")
+LOOPBACK = "lo"
+"""The interface at which ranks of one machine meet."""
 LEAVE_S = 4.0
 """Time that ranks have to end by themselves once one has: supervisor and containers give 5 to 10 s to all of it."""
 
@@ -61,10 +63,10 @@ class _Launch:
             asyncio.get_running_loop().add_signal_handler(number, self._signal, number)
         waits: dict[asyncio.Task[int], int] = {}
         try:
-            port = _free_port()
-            for rank in range(self._size):
-                self._processes.append(await self._start(rank, port))
-                waits[asyncio.create_task(self._processes[rank].wait())] = rank
+            with _listening() as listening:
+                for rank in range(self._size):
+                    self._processes.append(await self._start(rank, listening))
+                    waits[asyncio.create_task(self._processes[rank].wait())] = rank
             pending = set(waits)
             while True:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -76,11 +78,21 @@ class _Launch:
             for task in waits:
                 await task
 
-    async def _start(self, rank: int, port: int) -> asyncio.subprocess.Process:
+    async def _start(self, rank: int, listening: socket.socket) -> asyncio.subprocess.Process:
+        """``listening``: what rank 0 inherits, and no other."""
+        port = listening.getsockname()[1]
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._size, "MASTER_PORT": port}
+        if rank == 0:
+            place[LISTENING] = listening.fileno()
+        # Otherwise gloo listens at the address of the host's name, and NCCL at any that it finds.
+        interfaces = {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
         return await asyncio.create_subprocess_exec(
             *self._command,
-            env=os.environ | {"MASTER_ADDR": "127.0.0.1"} | {name: str(value) for name, value in place.items()},
+            env=interfaces
+            | os.environ
+            | {"MASTER_ADDR": "127.0.0.1"}
+            | {name: str(value) for name, value in place.items()},
+            pass_fds=(listening.fileno(),) if rank == 0 else (),
             preexec_fn=tied_to(os.getpid()),
         )
 
@@ -111,8 +123,11 @@ class _Launch:
                 process.send_signal(number)
 
 
-def _free_port() -> int:
-    """A port for rank 0 to listen at. Another process may take it meanwhile: then rank 0 says so, and ends."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+def _listening() -> socket.socket:
+    """Where rank 0's store is to listen, at a port that is free.
+
+    Torch would bind it to all interfaces, whatever MASTER_ADDR says, and the store asks nobody who he is.
+    """
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    return listening

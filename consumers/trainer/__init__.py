@@ -15,7 +15,7 @@ from .log_room import Room, RoomWatch
 from .losses import check_loss
 from .machine import cpu_features, library_versions
 from .publication import Exported, Publication
-from .ranks import RankedLearner, RankLost, follow
+from .ranks import LISTENING, RankedLearner, RankLost, follow
 from .recovery import load_newest_checkpoint, read_steps, train_again
 from .settings import TrainerSettings
 from .takeover import check_takeover
@@ -23,9 +23,9 @@ from .tally import staleness_metrics
 from .trainer import Trainer
 
 __all__ = [
-    "RANK_LOST", "Assembly", "CheckpointDamaged", "CheckpointUnusable", "Collector", "Exported", "Interrupt",
-    "Interrupted", "Learner", "LedgerView", "Provenance", "Publication", "RankLost", "RankedLearner", "Room",
-    "RoomWatch", "Rules", "Trainer", "TrainerSettings", "check_loss", "check_takeover", "checkpoint_steps",
+    "LISTENING", "RANK_LOST", "Assembly", "CheckpointDamaged", "CheckpointUnusable", "Collector", "Exported",
+    "Interrupt", "Interrupted", "Learner", "LedgerView", "Provenance", "Publication", "RankLost", "RankedLearner",
+    "Room", "RoomWatch", "Rules", "Trainer", "TrainerSettings", "check_loss", "check_takeover", "checkpoint_steps",
     "cpu_features", "follow", "library_versions", "load_newest_checkpoint", "read_steps", "staleness_metrics",
     "train_again",
 ]  # fmt: skip

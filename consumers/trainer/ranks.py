@@ -24,6 +24,9 @@ from .checkpoint_folder import CheckpointDamaged, CheckpointUnusable
 from .learner import Learner
 from .micro_batch import MicroBatch, empty_micro_batch
 
+LISTENING = "HEADRACE_LISTENING_FD"
+"""Environment variable by which Headrace's own launcher tells rank 0 the descriptor at which its store listens."""
+
 
 class RankLost(HeadraceError):
     """A rank has ended, or gives no sign of life: the others cannot go on without it."""

@@ -16,6 +16,7 @@ import pytest
 from consumers.trainer import TrainerSettings
 from headrace.launch import launch, own_rank
 from schemas import ConfigError
+from tests.consumers.trainer import lockstep_rank
 from tests.waiting import eventually
 
 PYTHON = (sys.executable, "-S", "-c")
@@ -30,6 +31,11 @@ while len(list(folder.glob("*.pid"))) < int(os.environ["WORLD_SIZE"]): time.slee
 WAITS = BEGINS + "signal.pause()"
 LAUNCHES = "import logging, sys; from headrace.launch import launch; logging.basicConfig(); " + (
     "sys.exit(launch([sys.argv[1], sys.argv[2]], 2, (sys.executable, '-S', '-c')))"
+)
+
+
+LAUNCHES_LOCKSTEP = "import sys; from headrace.launch import launch; " + (
+    "sys.exit(launch(['60'], 2, (sys.executable, sys.argv[1])))"
 )
 
 
@@ -125,6 +131,36 @@ async def test_ranks_die_with_the_one_who_started_them(launcher: subprocess.Pope
     numbers = await both(tmp_path)
     launcher.kill()
     await all_gone(numbers)
+
+
+@pytest.mark.timeout(200)
+def test_ranks_listen_on_loopback_alone() -> None:
+    command = [sys.executable, "-c", LAUNCHES_LOCKSTEP, lockstep_rank.__file__]
+    names = os.environ.keys() - {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env={name: os.environ[name] for name in names} | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        both_ready = process.stdout.read(len("ready\n") * 2)
+        assert both_ready.count("ready") == 2
+        ranks = psutil.Process(process.pid).children()
+        listening = [
+            [each.laddr.ip for each in rank.net_connections() if each.status == psutil.CONN_LISTEN] for rank in ranks
+        ]
+        process.communicate("\n")
+    assert process.returncode == 0
+    assert [len(addresses) for addresses in listening] == [2, 1]  # gloo's of both, and rank 0's store
+    assert {address for addresses in listening for address in addresses} == {"127.0.0.1"}
+
+
+def test_interfaces_that_the_user_has_set_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    code = f"{BEGINS}(folder / f'{{rank}}.txt').write_text(' '.join(os.environ[name] for name in {names}))"
+    assert launch([code, str(tmp_path)], 2, PYTHON) == 0
+    assert [(tmp_path / f"{rank}.txt").read_text() for rank in range(2)] == ["eth7 lo"] * 2
 
 
 def test_as_many_ranks_as_the_settings_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ from typing import Any, Self
 import msgspec
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]  # public, by its documentation
+from torch.distributed import PrefixStore, TCPStore, rendezvous  # type: ignore[attr-defined]  # public, by its documentation
 
-from consumers.trainer.ranks import End, RankLost
+from consumers.trainer.ranks import LISTENING, End, RankLost
 
 from .device import ON_CPU
 
@@ -49,7 +49,7 @@ class Lockstep:
         """Meet the other ranks, whom torchrun's environment variables count. Raises RankLost where some do not come."""
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         try:
-            store, _, _ = next(rendezvous("env://", self.rank, self.size, timeout=timedelta(seconds=JOIN_S)))
+            store = _meet(self.rank, self.size)
             dist.init_process_group(
                 "gloo" if ON_CPU else "cuda:nccl,cpu:gloo",
                 store=PrefixStore("group", store),
@@ -181,6 +181,16 @@ class _Watch(threading.Thread):
                 self._heard[rank] = new, now
             elif now - since > SILENT_S:
                 _end(f"rank {rank} gives no sign of life for {SILENT_S:.0f} s")
+
+
+def _meet(rank: int, size: int) -> Any:
+    """The store of all ranks: at torchrun's address, or where our own launcher has rank 0 listen."""
+    timeout = timedelta(seconds=JOIN_S)
+    if (listening := os.environ.pop(LISTENING, None)) is None:
+        return next(rendezvous("env://", rank, size, timeout=timeout))[0]
+    os.set_inheritable(int(listening), False)
+    port = int(os.environ["MASTER_PORT"])
+    return TCPStore(os.environ["MASTER_ADDR"], port, size, True, timeout, master_listen_fd=int(listening))
 
 
 def _signals() -> socket.socket:
