@@ -21,6 +21,7 @@ from bus import Bus, EmbeddedServer, connect
 from headrace import config as configuration
 from headrace.folder import RunFolder
 from headrace.inquiry import Place, ask
+from headrace.replay.what_if import CHANGEABLE
 from headrace.server import PASSWORD, USER, environment_for
 from schemas import LEDGER, ROLLOUTS, STREAMS, Event, Rollout, Step
 from tests import examples
@@ -164,6 +165,37 @@ def test_another_loss_shows_how_far_it_is_from_what_was(whole: RunFolder, headra
 def test_a_what_if_that_changes_nothing_is_identical(whole: RunFolder, headrace: Headrace) -> None:
     code, last, _ = replay(headrace, whole, "--steps", "6", "--set", "trainer.lr=5e-4")
     assert (code, last["identical"]) == (0, True)
+
+
+EFFECTS = {
+    "loss": ("loss=gspo",),
+    "loss_args": ("loss_args.clip_high=1e-6",),
+    "aggregation": ("aggregation=sequence_mean",),
+    "length_constant": ("length_constant=7", "aggregation=constant"),
+    "clip_low": ("clip_low=1e-6",),
+    "clip_high": ("clip_high=1e-6",),
+    "divergence_bound": ("divergence_bound=1e-6", "loss=dppo"),
+    "tis_cap": ("tis_cap=0.5",),
+    "kl_coef": ("kl_coef=0.1",),
+    "lr": ("lr=1e-4",),
+    "lr_decay": ("lr_decay=linear", "warmup_steps=1"),
+    "warmup_steps": ("warmup_steps=50",),
+    "betas": ("betas=[0.5,0.6]",),
+    "weight_decay": ("weight_decay=0.1",),
+    "max_grad_norm": ("max_grad_norm=1e-4",),
+}
+"""For each key another value, and then what else it takes for the key to count."""
+
+
+@pytest.mark.parametrize("name", CHANGEABLE)
+def test_each_key_that_a_what_if_takes_changes_what_is_trained(name: str, whole: RunFolder, headrace: Headrace) -> None:
+    key, *besides = [f"trainer.{each}" for each in EFFECTS[name]]
+    words = [word for each in besides for word in ("--set", each)]
+    code, _, steps = replay(headrace, whole, "--steps", "5..6", "--set", key, *words)
+    without = replay(headrace, whole, "--steps", "5..6", *words)[2] if besides else steps
+    assert code == 0
+    other = "weights" if besides else "weights_recorded"
+    assert steps[-1]["weights"] != without[-1][other]
 
 
 def with_advantage(step: Step, value: float) -> Step:
