@@ -10,7 +10,7 @@ import numpy as np
 
 from bus import Bus, Logged
 from headrace.inquiry import newest
-from schemas import LEDGER, ROLLOUTS, TELEMETRY, Closed, Lifecycle, Rollout, RunError, Step
+from schemas import LEDGER, ROLLOUTS, TELEMETRY, Closed, Lifecycle, Rollout, RunError, Step, Term
 
 from .rates import Floats, Rates, Rollouts
 
@@ -46,18 +46,20 @@ class Played(msgspec.Struct, frozen=True):
 
 async def recorded(bus: Bus) -> Recorded:
     """Rates of the run on ``bus``. Raises RunError where it is too short, or has no rollouts."""
-    steps = [logged async for logged in bus.read(LEDGER, kinds=(Step,))]
-    if len(steps) < LEAST_STEPS:
+    ledger = [logged async for logged in bus.read(LEDGER, kinds=(Term, Step))]
+    steps = [logged.event for logged in ledger if isinstance(logged.event, Step)]
+    timed = timed_steps(ledger)
+    if len(timed) < LEAST_STEPS - 1:
         raise RunError(
-            f"run {bus.run!r} has committed {len(steps)} steps, and rates need {LEAST_STEPS}: let it go on, plan from "
-            "another run, or give rates by hand (headrace plan --help)"
+            f"run {bus.run!r} has committed {len(steps)} steps, and rates need {LEAST_STEPS} that one trainer took in a "
+            "row: let it go on, plan from another run, or give rates by hand (headrace plan --help)"
         )
     closed = [logged.event async for logged in bus.read(LEDGER, kinds=(Closed,))]
     lifecycles = [logged.event async for logged in bus.read(TELEMETRY, kinds=(Lifecycle,))]
     played = await _played(bus)
     pauses, fetches = _swaps([each for each in lifecycles if isinstance(each, Lifecycle)])
     pause_s = median(pauses) if pauses else 0.0
-    step_s, train_token_s, commit_s, between_s = _training(steps)
+    step_s, train_token_s, commit_s, between_s = _training(timed)
     token_s, request_s = pace(played)
     # A rollout's time with the engine has the pauses in it, and they are counted apart.
     decoding = 1 - min(0.9, pause_s / between_s)
@@ -113,16 +115,32 @@ def _swaps(lifecycles: Sequence[Lifecycle]) -> tuple[list[float], list[float]]:
     return pauses, fetches
 
 
-def _training(steps: Sequence[Logged]) -> tuple[float, float, float, float]:
-    """Seconds of a step, of a token, of a commit, and from step to step. The first step is a start, and left out.
+def timed_steps(ledger: Sequence[Logged]) -> list[tuple[Step, float]]:
+    """Each step that the same trainer took after another, with the seconds between the two.
+
+    The first step of a trainer is a start; before it there may be days in which no process ran.
+    """
+    timed, before = [], None
+    for logged in ledger:
+        if isinstance(logged.event, Step):
+            if before is not None:
+                timed.append((logged.event, logged.time - before))
+            before = logged.time
+        else:
+            before = None
+    return timed
+
+
+def _training(timed: Sequence[tuple[Step, float]]) -> tuple[float, float, float, float]:
+    """Seconds of a step, of a token, of a commit, and from step to step.
 
     A run of a Headrace that committed on the trainer's own time has that in its steps.
     """
-    metrics = [logged.event.metrics for logged in steps if isinstance(logged.event, Step)][1:]
+    metrics = [step.metrics for step, _ in timed]
     tokens = np.array([each["trained_tokens"] for each in metrics])
     # The wait for the commit before is no work: whether there is one follows from the layout.
     train_s = np.array([each["train_s"] - each.get("commit_wait_s", 0.0) for each in metrics])
-    between_s = (steps[-1].time - steps[0].time) / len(metrics)
+    between_s = mean(seconds for _, seconds in timed)
     apart_s = max(0.0, between_s - mean(each["wait_s"] + each["train_s"] for each in metrics))
     commit_s = mean(sum(each.get(part, 0.0) for part in COMMIT) for each in metrics)
     step_s, token_s = 0.0, float(train_s.sum() / tokens.sum())
@@ -131,9 +149,9 @@ def _training(steps: Sequence[Logged]) -> tuple[float, float, float, float]:
     return step_s + apart_s, token_s, commit_s, between_s
 
 
-def _closed_share(steps: Sequence[Logged], closed: Sequence[Closed]) -> float:
+def _closed_share(steps: Sequence[Step], closed: Sequence[Closed]) -> float:
     """Groups that were too old are left out: how many there are follows from the layout."""
-    trained = sum(len(logged.event.groups) for logged in steps if isinstance(logged.event, Step))
+    trained = sum(len(step.groups) for step in steps)
     taught_nothing = sum(event.reason != "stale" for event in closed)
     return min(0.95, taught_nothing / max(1, trained + taught_nothing))
 

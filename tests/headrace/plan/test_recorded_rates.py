@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bus import Bus
+from bus import Bus, Logged
 from headrace.inquiry import Place, ask
 from headrace.plan import Recorded, recorded
-from headrace.plan.recorded import Played, in_flight, line, pace
+from headrace.plan.recorded import Played, in_flight, line, pace, timed_steps
 from schemas import Event, RunError, Timings
 from tests import examples
 from tests.headrace.recorded import add, prepare
@@ -61,8 +61,22 @@ def test_rates_are_those_of_the_log(tmp_path: Path) -> None:
 
 def test_a_run_that_is_too_short_is_refused(tmp_path: Path) -> None:
     log = [examples.step(run="demo", number=number, metrics=METRICS) for number in range(1, 3)]
-    with pytest.raises(RunError, match="has committed 2 steps, and rates need 4"):
+    with pytest.raises(RunError, match="has committed 2 steps, and rates need 4 that one trainer took"):
         measured(tmp_path, log)
+
+
+def logged(event: Event, time: float) -> Logged:
+    return Logged(sequence=1, time=time, subject="", headers={}, payload=b"", event=event, invalid=None)
+
+
+def test_time_in_which_no_trainer_ran_is_none_of_a_step() -> None:
+    steps = [examples.step(number=number) for number in range(1, 6)]
+    term = examples.term()
+    day = 86400.0
+    ledger = [(term, 0.0), (steps[0], 5.0), (steps[1], 6.0), (term, day), (term, 2 * day), (steps[2], 2 * day + 9),
+              (steps[3], 2 * day + 11), (steps[4], 2 * day + 14)]  # fmt: skip
+    timed = timed_steps([logged(*each) for each in ledger])
+    assert [(step.number, seconds) for step, seconds in timed] == [(2, 1.0), (4, 2.0), (5, 3.0)]
 
 
 def test_requests_in_flight_are_the_mean_over_a_rollouts_life() -> None:
