@@ -9,6 +9,7 @@ import time
 from typing import Literal
 
 import msgspec
+import numpy as np
 from rich.table import Table
 
 from bus import Bus
@@ -18,6 +19,7 @@ from headrace.folder import RunFolder, find_run
 from headrace.inquiry import Place, ask
 from headrace.plan import (
     BALANCED,
+    Floats,
     Layout,
     Prediction,
     Rates,
@@ -152,6 +154,8 @@ def _given(arguments: argparse.Namespace, config: RunConfig, run: Recorded | Non
         raise ConfigError(f"{', '.join(missing)} is missing: give it, or a recorded run with --from RUN")
     if wrong:
         raise ConfigError(f"{wrong[0]} is 0: give a number above 0")
+    if arguments.single_rate is not None and arguments.generator_rate is None:
+        raise ConfigError("--single-rate counts beside --generator-rate alone: give both")
     rates = Rates(token_s=0.0, request_s=0.0, train_token_s=0.0) if run is None else run.rates
     given = {field: value for option, field in OVERRIDES.items() if (value := getattr(arguments, option)) is not None}
     if given.get("closed_share", 0.0) >= 1:
@@ -166,17 +170,29 @@ def _given(arguments: argparse.Namespace, config: RunConfig, run: Recorded | Non
 
 
 def _rollouts(arguments: argparse.Namespace, config: RunConfig, run: Recorded | None) -> Rollouts:
-    if run is not None and arguments.rollout_tokens is None and arguments.wait is None:
+    """Those of the run, or of the distributions that are given; a 99th percentile alone goes with the run's median."""
+    tokens_p99, wait_p99 = arguments.rollout_tokens_p99, arguments.wait_p99
+    given = [arguments.rollout_tokens, tokens_p99, arguments.wait, wait_p99]
+    if run is not None and all(value is None for value in given):
         return run.rollouts
     tokens = None if run is None else run.rollouts.tokens
-    waits = distribution(0.0, None) if run is None else run.rollouts.waits_s
-    if arguments.rollout_tokens is not None:
-        most = config.generator.max_model_len
-        tokens = distribution(arguments.rollout_tokens, arguments.rollout_tokens_p99, most=most)
-    if arguments.wait is not None:
-        waits = distribution(arguments.wait, arguments.wait_p99)
+    waits = None if run is None else run.rollouts.waits_s
+    if arguments.rollout_tokens is not None or tokens_p99 is not None:
+        median = _median("--rollout-tokens", arguments.rollout_tokens, tokens)
+        tokens = distribution(median, tokens_p99, most=config.generator.max_model_len)
+    if arguments.wait is not None or wait_p99 is not None:
+        waits = distribution(_median("--wait", arguments.wait, waits), wait_p99)
     assert tokens is not None
-    return pair(tokens, waits)
+    return pair(tokens, distribution(0.0, None) if waits is None else waits)
+
+
+def _median(option: str, given: float | None, measured: Floats | None) -> float:
+    """Raises ConfigError where the option is missing and nothing was measured."""
+    if given is not None:
+        return given
+    if measured is None:
+        raise ConfigError(f"{option}-p99 is given and {option}, the median, is missing: give it, or a run with --from")
+    return float(np.median(measured))
 
 
 def _plan(layout: Layout, rates: Rates, rollouts: Rollouts) -> Plan:

@@ -124,10 +124,12 @@ def decoding(rate: float, concurrency: int, single_rate: float | None) -> tuple[
 def distribution(median: float, p99: float | None, *, most: float = math.inf) -> Floats:
     """[4096] equally likely values of the log-normal distribution with this median and 99th percentile, up to ``most``.
 
-    All alike without ``p99``. Raises ConfigError where it lies below the median.
+    All alike without ``p99``. Raises ConfigError where it lies below the median, or above one of 0.
     """
-    if p99 is None or median == 0:
+    if p99 is None or p99 == median == 0:
         return np.array([min(median, most)])
+    if median == 0:
+        raise ConfigError(f"a 99th percentile of {p99:g} does not go with a median of 0: give a median above 0")
     if p99 < median:
         raise ConfigError(f"a 99th percentile of {p99:g} lies below the median {median:g}: give a greater one")
     sigma = math.log(p99 / median) / P99

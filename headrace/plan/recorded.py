@@ -51,8 +51,8 @@ async def recorded(bus: Bus) -> Recorded:
     timed = timed_steps(ledger)
     if len(timed) < LEAST_STEPS - 1:
         raise RunError(
-            f"run {bus.run!r} has committed {len(steps)} steps, and rates need {LEAST_STEPS} that one trainer took in a "
-            "row: let it go on, plan from another run, or give rates by hand (headrace plan --help)"
+            f"run {bus.run!r} has committed {len(steps)} steps, and rates need {LEAST_STEPS} that one trainer took "
+            "in a row: let it go on, plan from another run, or give rates by hand (headrace plan --help)"
         )
     closed = [logged.event async for logged in bus.read(LEDGER, kinds=(Closed,))]
     lifecycles = [logged.event async for logged in bus.read(TELEMETRY, kinds=(Lifecycle,))]

@@ -58,6 +58,17 @@ def test_plan_takes_the_rates_of_a_run(whole: RunFolder, headrace: Headrace) -> 
     assert msgspec.json.decode(doubled.out, type=Plan).rates.train_token_s == 1e-9
 
 
+def test_a_percentile_alone_goes_with_the_median_of_the_run(whole: RunFolder, headrace: Headrace) -> None:
+    words = ("plan", whole.path / "config.json", "--from", "whole", "--dir", whole.path.parent, "--json")
+    as_measured = msgspec.json.decode(headrace(*words).out, type=Plan)
+    spread = msgspec.json.decode(headrace(*words, "--rollout-tokens-p99", "100").out, type=Plan)
+    assert spread.rollout_tokens_mean > as_measured.rollout_tokens_mean
+    told = headrace(*words, "--single-rate", "5")
+    assert (told.code, told.err) == (
+        1, "headrace plan: --single-rate counts beside --generator-rate alone: give both\n"
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -67,6 +78,8 @@ def test_plan_takes_the_rates_of_a_run(whole: RunFolder, headrace: Headrace) -> 
         ((*RATES, "--rollout-tokens-p99", "10"), "a 99th percentile of 10 lies below the median 20"),
         ((*RATES, "--closed-share", "1"), "nothing is ever trained"),
         ((*RATES, "--trainer-rate", "0"), "--trainer-rate is 0"),
+        ((*RATES[2:], "--generator-rate", "2000", "--wait-p99", "3"), "--wait, the median, is missing"),
+        ((*RATES, "--wait", "0", "--wait-p99", "3"), "a 99th percentile of 3 does not go with a median of 0"),
         (("--from", "nobody"), "there is no run 'nobody'"),
     ],
 )
