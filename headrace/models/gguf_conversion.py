@@ -25,6 +25,7 @@ from .tensors import Entry, write_entries
 
 Floats = npt.NDArray[np.float32]
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
+_ROUTER = ".ffn_gate_inp.weight"
 _NAMES = {
     _EMBEDDING: "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -70,7 +71,12 @@ def convert_gguf(path: Path, folder: Path) -> None:
 
 
 def _exact(file: GgufFile) -> bool:
-    return any(tensor.tensor_type.name in ("F32", "F16") for tensor in file.tensors.values() if len(tensor.shape) > 1)
+    """Whether a matrix is float32 or half precision, a router aside: llama.cpp never quantizes those."""
+    return any(
+        tensor.tensor_type.name in ("F32", "F16")
+        for name, tensor in file.tensors.items()
+        if len(tensor.shape) > 1 and not name.endswith(_ROUTER)
+    )
 
 
 def _config(file: GgufFile) -> dict[str, Any]:

@@ -33,7 +33,8 @@ def write_gguf(
     values: dict[str, Any] | None = None,
     change: Callable[[dict[str, np.ndarray]], object] = lambda tensors: None,
 ) -> Path:
-    """``kind``: of the matrices. ``values``: settings instead of the model's, None leaves one out.
+    """``kind``: of the matrices but a router's, which is always F32. ``values``: settings instead of the model's, None
+    leaves one out.
 
     ``change`` may change the tensors, under GGUF's names, before they are written.
     """
@@ -48,7 +49,7 @@ def write_gguf(
     tensors = _tensors(model, architecture)
     change(tensors)
     for name, array in tensors.items():
-        if array.ndim == 1 or kind == "F32":
+        if array.ndim == 1 or kind == "F32" or "ffn_gate_inp" in name:
             writer.add_tensor(name, array)
         else:
             raw_kind = GGMLQuantizationType[kind]
