@@ -27,7 +27,12 @@ def make_model(settings: ModelSettings, *, tokens: int = 0, say: Callable[[str],
     if settings.make and not folder.exists():
         words = ["model", *COMMANDS[settings.make], str(folder)]
         say(f"{folder} is missing: headrace {' '.join(words)}")
-        _run([sys.executable, "-m", "headrace", *words], say)
+        try:
+            _run([sys.executable, "-m", "headrace", *words], say)
+        except ModelError:
+            if not folder.exists():
+                raise
+            say(f"{folder} has been made by another process meanwhile: it is taken")
     return check_model(folder, tokens=tokens)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,30 @@ def test_missing_model_is_made_by_the_command_that_it_names(tmp_path: Path, monk
     summary = make_model(ModelSettings(path=str(tmp_path / "model"), make="tiny"), say=said.append)
     assert summary == check_model(tmp_path / "model")
     assert said == [f"{tmp_path}/model is missing: headrace model import {source} {tmp_path}/model"]
+
+
+def test_who_makes_a_model_later_than_another_takes_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(making.COMMANDS, "tiny", ["import", str(write_model(tmp_path / "source"))])
+    both_miss_it = threading.Barrier(2, timeout=60)
+
+    def make() -> list[str]:
+        said: list[str] = []
+
+        def say(line: str) -> None:
+            if not said:
+                both_miss_it.wait()
+            said.append(line)
+
+        make_model(ModelSettings(path=str(tmp_path / "model"), make="tiny"), say=say)
+        return said
+
+    with ThreadPoolExecutor() as threads:
+        told = [future.result() for future in [threads.submit(make) for _ in range(2)]]
+    taken = f"{tmp_path}/model has been made by another process meanwhile: it is taken"
+    assert sorted(said[-1] == taken for said in told) == [False, True]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "source"]
 
 
 def test_command_that_fails_gives_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
