@@ -5,17 +5,22 @@ Shape legend: R rows, L columns, N heads, H head dimension.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch.nn.attention import activate_flash_attention_impl, current_flash_attention_impl
 
 from . import device  # noqa: F401
 
 # isort: split
-from torchtitan.models.common.attention import FlexAttention
+from torchtitan.models.common.attention import FlexAttention, VarlenAttention
 from torchtitan.protocols.module import Module
+from torchtitan.tools.utils import get_cuda_flash_attention_impl
+
+log = logging.getLogger("headrace.trainer")
 
 
 class PackedAttention(FlexAttention):  # type: ignore[misc]  # torchtitan ships no types
@@ -68,3 +73,35 @@ def packed_mask(positions_RL: torch.Tensor) -> torch.Tensor:
     visible_RLL = same_RLL & torch.ones(columns, columns, dtype=torch.bool, device=positions_RL.device).tril()
     mask_RLL = torch.zeros(visible_RLL.shape, device=positions_RL.device)
     return mask_RLL.masked_fill_(~visible_RLL, float("-inf")).unsqueeze(1)
+
+
+class BuiltInAttention(VarlenAttention):  # type: ignore[misc]
+    """torchtitan's attention over packed rows, by the FlashAttention 2 that is part of PyTorch.
+
+    torchtitan's own asks for FlashAttention 3 on Hopper and 4 on Blackwell, which are packages of their own. The rest
+    of it goes by what is active, and PyTorch's is where nothing else was activated (not run on a GPU yet).
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(VarlenAttention.Config):  # type: ignore[misc]
+        """As torchtitan's."""
+
+    def __init__(self, config: Config) -> None:
+        Module.__init__(self)
+        self.window_size = config.window_size
+
+
+def varlen_attention() -> Any:
+    """The configuration of the inner attention on a GPU: by the FlashAttention for it, where that is installed."""
+    wanted = get_cuda_flash_attention_impl()
+    if wanted is None or current_flash_attention_impl() == wanted:
+        return VarlenAttention.Config()
+    try:
+        activate_flash_attention_impl(wanted)  # once, here: then torchtitan's layers find it active
+    except (ImportError, RuntimeError) as error:
+        log.warning(
+            "attention is computed by PyTorch's own FlashAttention 2: %s, faster on this GPU, is not there (%s)",
+            wanted, error,
+        )  # fmt: skip
+        return BuiltInAttention.Config()
+    return VarlenAttention.Config()

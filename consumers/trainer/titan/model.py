@@ -14,12 +14,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from schemas import ModelError, WeightsError
 from schemas.model import Architecture, own_tensors
 
+from . import device  # noqa: F401
 from .attention import PackedAttention
-from .device import ON_CPU
 
 # isort: split
 from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear, RMSNorm, RoPE
-from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config
+from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config
 from torchtitan.models.common.decoder import Decoder
 from torchtitan.models.common.param_init import skip_param_init
 from torchtitan.models.llama3 import Llama3Model, Llama3StateDictAdapter, parallelize_llama
@@ -52,8 +52,6 @@ def build_config(architecture: Architecture, *, max_positions: int) -> Any:
 
 
 def _layer(block: Any, a: Architecture, rope: RoPE.Config, feed_forward: dict[str, Any]) -> Any:
-    # not run on a GPU yet: "varlen" takes its masks from model.get_attention_masks
-    inner_attention = PackedAttention.Config() if ON_CPU else get_attention_config("varlen")
     return block.Config(
         attention_norm=_norm(a, a.dim),
         ffn_norm=_norm(a, a.dim),
@@ -64,7 +62,7 @@ def _layer(block: Any, a: Architecture, rope: RoPE.Config, feed_forward: dict[st
             head_dim=a.head_dim,
             wqkv_param_init=_NO_INIT,
             wo_param_init=_NO_INIT,
-            inner_attention=inner_attention,
+            inner_attention=PackedAttention.Config(),  # on a GPU replaced by prepare()
             fuse_qkv=True,
             rope=rope,
             qk_norm=_norm(a, a.head_dim) if a.qwen else None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from schemas import ConfigError
 
+from .attention import varlen_attention
 from .device import ON_CPU
 
 # isort: split
@@ -23,13 +24,14 @@ from .world import World
 
 
 def prepare(config: Any, world: World) -> None:
-    """Change a model's configuration to what the parallelisms of ``world`` need.
+    """Change a model's configuration to what the device and the parallelisms of ``world`` need.
 
     Raises ConfigError where tensor parallelism does not divide the attention heads.
     """
-    if world.context_parallel > 1 and not ON_CPU:  # not run on a GPU yet
+    if not ON_CPU:  # not run on a GPU yet: both take their masks from model.get_attention_masks
+        attention = get_attention_config("flex") if world.context_parallel > 1 else varlen_attention()
         for layer in config.layers:
-            layer.attention.inner_attention = get_attention_config("flex")
+            layer.attention.inner_attention = attention
     if world.tensor_parallel > 1:
         _declare_shards(config, world)
 
