@@ -26,7 +26,7 @@ class WeightsSettings(Settings, frozen=True, kw_only=True):
     """``[weights]``: how weights go from trainer to generators."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which weights are published: float32 on the CPU, bfloat16 elsewhere."""
+    """Type in which weights are published and generators compute; bfloat16 is meant for GPUs."""
     store: Literal["file", "jetstream"] = "file"
     """Where they lie in between: in a folder that all see, or in NATS itself, where nothing else is shared."""
     keep: Annotated[int, msgspec.Meta(ge=0)] = 8

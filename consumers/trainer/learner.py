@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from .checkpoint_folder import CheckpointDamaged
+from .logprob_gap import Dtype
 from .micro_batch import MicroBatch
 
 
@@ -16,6 +17,11 @@ class Learner(Protocol):
     @property
     def world_size(self) -> int:
         """Processes that train together."""
+        ...
+
+    @property
+    def computes_in(self) -> Dtype:
+        """Type in which it computes log-probabilities."""
         ...
 
     def step(self, micro_batches: Sequence[MicroBatch]) -> dict[str, float]:

@@ -8,14 +8,22 @@ in their difference, and nowhere else: the loss goes on, and the reward stays wh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from schemas import RunError
 
+Dtype = Literal["float32", "bfloat16"]
+
 LEAST_TOKENS = 128
 """Exact tokens of a step below which nothing is concluded: in bfloat16 a few tokens alone may be off by the bound."""
-DEFAULT_BOUNDS = {"float32": 1e-3, "bfloat16": 0.1}
-"""In nats, by the type of published weights, in which the generator computes. Engines that agree came to 1e-5 and less
+DEFAULT_BOUNDS: dict[Dtype, float] = {"float32": 1e-3, "bfloat16": 0.1}
+"""In nats, by the coarser of the types in which trainer and generator compute. Engines that agree came to 1e-5 and less
 in float32; the bound for bfloat16 is a first guess, not measured."""
+
+
+def default_bound(*, trainer: Dtype, generator: Dtype) -> float:
+    """What is allowed, in nats, where nothing is configured, by the types in which the two compute."""
+    return max(DEFAULT_BOUNDS[trainer], DEFAULT_BOUNDS[generator])
 
 
 def check_logprob_gap(step: int, metrics: Mapping[str, float], *, bound: float) -> None:

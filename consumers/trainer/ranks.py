@@ -22,6 +22,7 @@ from schemas import HeadraceError
 
 from .checkpoint_folder import CheckpointDamaged, CheckpointUnusable
 from .learner import Learner
+from .logprob_gap import Dtype
 from .micro_batch import MicroBatch, empty_micro_batch
 
 LISTENING = "HEADRACE_LISTENING_FD"
@@ -110,6 +111,10 @@ class RankedLearner:
     @property
     def world_size(self) -> int:
         return self._ranks.size
+
+    @property
+    def computes_in(self) -> Dtype:
+        return self._learner.computes_in
 
     def step(self, micro_batches: Sequence[MicroBatch]) -> dict[str, float]:
         shares = share(micro_batches, self._data_parallel)

@@ -81,8 +81,8 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     """Newest checkpoints kept, besides checkpoint 0."""
     max_logprob_gap: Annotated[float, msgspec.Meta(gt=0)] | None = None
     """Most that trainer and generator may differ on tokens that the newest weights sampled, in nats, in the mean over a
-    step with at least 128 of them; above it the run ends before the step is committed. Null: 0.001 where weights.dtype
-    is float32, 0.1 where it is bfloat16."""
+    step with at least 128 of them; above it the run ends before the step is committed. Null: 0.001 where both
+    compute in float32, 0.1 where one computes in bfloat16: the trainer on a GPU, the generator by weights.dtype."""
     data_parallel: Positive = 1
     """Processes over which parameters and batches are sharded (FSDP)."""
     tensor_parallel: Positive = 1

@@ -22,7 +22,7 @@ from .interrupt import Interrupt
 from .judgement import Rules
 from .learner import Learner
 from .ledger_view import LedgerView
-from .logprob_gap import DEFAULT_BOUNDS, check_logprob_gap
+from .logprob_gap import check_logprob_gap, default_bound
 from .packing import pack, packing_metrics
 from .publication import Publication
 from .restart import Restart
@@ -66,7 +66,10 @@ class Trainer:
         self._publication = publication
         self._open_inbox = open_inbox
         self._settings = settings
-        self._gap_bound = settings.max_logprob_gap or DEFAULT_BOUNDS[publication.dtype]
+        # A generator computes in the type of the weights that it is sent.
+        self._gap_bound = settings.max_logprob_gap or default_bound(
+            trainer=learner.computes_in, generator=publication.dtype
+        )
         self._rules = rules
         self._provenance = provenance
         self._run = run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torchtitan.tools.utils as titan_utils
 
@@ -11,3 +13,5 @@ if not torch.cuda.is_available():
     titan_utils.device_module = torch.cpu
 
 ON_CPU: bool = titan_utils.device_type == "cpu"
+COMPUTES_IN: Literal["float32", "bfloat16"] = "float32" if ON_CPU else "bfloat16"
+"""Type of the arithmetic; parameters and sums over ranks are float32 on both (bfloat16 not run on a GPU yet)."""

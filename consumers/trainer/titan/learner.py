@@ -24,7 +24,7 @@ from consumers.trainer.settings import TrainerSettings
 from schemas import ModelError, WeightsError
 from schemas.model import read_architecture
 
-from .device import ON_CPU
+from .device import COMPUTES_IN, ON_CPU
 
 # isort: split
 from torchtitan.distributed.utils import clip_grad_norm_
@@ -50,6 +50,8 @@ class Learner:
 
     The same start, settings and micro-batches give the same bytes of weights, in one process on the CPU.
     """
+
+    computes_in = COMPUTES_IN
 
     def __init__(
         self,

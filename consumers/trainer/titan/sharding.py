@@ -8,7 +8,7 @@ from typing import Any
 from schemas import ConfigError
 
 from .attention import varlen_attention
-from .device import ON_CPU
+from .device import COMPUTES_IN, ON_CPU
 
 # isort: split
 from torchtitan.config import ParallelismConfig, TrainingConfig
@@ -68,8 +68,7 @@ def shard(model: Any, parallelize: Callable[..., Any], world: World, execution: 
     model = parallelize(
         model,
         parallel_dims=dims,
-        # not run on a GPU yet: bfloat16 for the arithmetic, float32 for parameters and sums
-        training=TrainingConfig(mixed_precision_param="float32" if ON_CPU else "bfloat16"),
+        training=TrainingConfig(mixed_precision_param=COMPUTES_IN),
         parallelism=parallelism,
         compile_config=execution.compiling,
         ac_config=execution.checkpointing,

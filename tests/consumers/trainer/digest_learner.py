@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from consumers.trainer import CheckpointDamaged
 from consumers.trainer.checkpoint_folder import CheckpointFolder
@@ -19,6 +20,7 @@ class DigestLearner:
     """Its parameters are the sha256 of what they were and of the arrays it was given."""
 
     world_size = 1
+    computes_in: Literal["float32", "bfloat16"] = "float32"
 
     def __init__(self, checkpoints: Path, *, keep: int = 2, start: bytes = START) -> None:
         """``start``: what the model directory holds."""

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus import Bus
-from consumers.trainer.logprob_gap import DEFAULT_BOUNDS, LEAST_TOKENS, check_logprob_gap
+from consumers.trainer.logprob_gap import DEFAULT_BOUNDS, LEAST_TOKENS, Dtype, check_logprob_gap, default_bound
 from consumers.trainer.titan import Learner
 from schemas import RunError, Span, Step, Term, Turn, Weights
 from tests.consumers.trainer.digest_learner import DigestLearner
@@ -53,6 +53,15 @@ def test_the_message_names_the_gap_the_step_the_causes_and_the_remedy() -> None:
     for part in ("step 7 is not committed", "the 200 tokens", "differ by 0.25 nats in the mean, and 0.1 are allowed",
                  "rotary positions", "stale weights", "too coarse", "--set trainer.max_logprob_gap="):  # fmt: skip
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "generator", "bound"),
+    [("float32", "float32", 1e-3), ("bfloat16", "float32", 0.1), ("float32", "bfloat16", 0.1),
+     ("bfloat16", "bfloat16", 0.1)],
+)  # fmt: skip
+def test_the_coarser_type_of_the_two_decides_the_bound(trainer: Dtype, generator: Dtype, bound: float) -> None:
+    assert default_bound(trainer=trainer, generator=generator) == bound
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +169,20 @@ async def test_what_was_committed_is_trained_again_whatever_its_gap(trained: Tra
     trained.finish(steps=1)
     assert [step.number for step in await events(bus, Step)] == [1]
     assert trained.files() == ["step-0", "step-1"]
+
+
+async def test_a_trainer_that_computes_in_bfloat16_may_differ_from_a_generator_in_float32(
+    trained: TrainedRun, connect_as: Any
+) -> None:
+    """As on a GPU, where every shipped configuration has weights.dtype = "float32" and the gap is about 0.005."""
+    bus = await connect_as("generator")
+    await publish_groups(bus, [0, 1])
+
+    def learner() -> DigestLearner:
+        learner = DigestLearner(trained.checkpoints)
+        learner.metrics, learner.computes_in = gap(0.005), "bfloat16"
+        return learner
+
+    trained.learner = learner
+    trained.finish(steps=1)
+    assert [step.metrics["logprob_gap_mean"] for step in await events(bus, Step)] == [0.005]

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -61,6 +62,7 @@ class Notes:
     """A learner that notes what it is asked to do."""
 
     world_size = 1
+    computes_in: Literal["float32", "bfloat16"] = "bfloat16"
 
     def __init__(self) -> None:
         self.notes: list[object] = ["build"]
@@ -175,6 +177,7 @@ def test_the_others_do_what_rank_0_does_with_their_share_of_the_rows(tmp_path: P
     with following(ranks) as others:
         own = Notes()
         learner = RankedLearner(lambda: own, ranks, data_parallel=2)
+        assert learner.computes_in == "bfloat16"
         assert (learner.world_size, learner.step([whole]), learner.export()) == (4, {"loss": 0.5}, b"weights")
         learner.load_weights(tmp_path)
         learner.save_checkpoint(4)
