@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.nn.attention import activate_flash_attention_impl, current_flash_attention_impl
+from torch.nn.attention.flex_attention import BlockMask
 
 from . import device  # noqa: F401
 
@@ -73,6 +74,30 @@ def packed_mask(positions_RL: torch.Tensor) -> torch.Tensor:
     visible_RLL = same_RLL & torch.ones(columns, columns, dtype=torch.bool, device=positions_RL.device).tril()
     mask_RLL = torch.zeros(visible_RLL.shape, device=positions_RL.device)
     return mask_RLL.masked_fill_(~visible_RLL, float("-inf")).unsqueeze(1)
+
+
+def own_rows(mask: BlockMask, own: slice) -> BlockMask:
+    """What the queries in the columns ``own`` see of all keys, for FlexAttention; ``own`` begins and ends with a block.
+
+    The rows of the whole mask's blocks. torchtitan's cp_shard makes them anew with a function that is compiled for each
+    shape, of which PyTorch's limit allows eight (not run on a GPU yet).
+    """
+    block = mask.BLOCK_SIZE[0]
+    blocks = slice(own.start // block, own.stop // block)
+    # A tensor, because attention would be compiled once for every number.
+    begin = torch.tensor(own.start, dtype=torch.int32, device=mask.kv_indices.device)
+    whole_mask_mod = mask.mask_mod
+
+    def mask_mod(row: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return whole_mask_mod(row, head, query + begin, key)
+
+    found = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
+    return BlockMask.from_kv_blocks(
+        *(None if each is None else each[:, :, blocks].contiguous() for each in found),
+        BLOCK_SIZE=mask.BLOCK_SIZE,
+        mask_mod=mask_mod,
+        seq_lengths=(own.stop - own.start, mask.seq_lengths[1]),
+    )
 
 
 class BuiltInAttention(VarlenAttention):  # type: ignore[misc]

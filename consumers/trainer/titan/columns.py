@@ -16,14 +16,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch.distributed.device_mesh import DeviceMesh
 
+from .attention import own_rows
 from .device import ON_CPU
 from .device_batch import DeviceBatch
-
-# isort: split
-from torchtitan.distributed.context_parallel import cp_shard
-
 from .world import World
 
 BLOCK = 1 if ON_CPU else 128
@@ -56,11 +52,8 @@ def own_columns(batch: DeviceBatch, world: World, masks_of: Callable[[torch.Tens
     tokens_RL, positions_RL = _padded(batch, width * world.context_parallel - columns)
     begin = width * world.context_rank
     own = slice(begin, begin + width)
-    if ON_CPU:
-        masks = masks_of(positions_RL)[:, :, own]
-    else:  # not run on a GPU yet
-        mesh = DeviceMesh.from_group(world.context_group, "cuda")
-        _, masks = cp_shard(mesh, (tokens_RL,), masks_of(positions_RL), load_balancer_type=None)
+    masks = masks_of(positions_RL)
+    masks = masks[:, :, own] if isinstance(masks, torch.Tensor) else own_rows(masks, own)
     rows_N, columns_N = batch.sources_N // columns, batch.sources_N % columns
     own_M = ((columns_N >= own.start) & (columns_N < own.stop)).nonzero()[:, 0]
     sources_M = rows_N[own_M] * width + columns_N[own_M] - begin

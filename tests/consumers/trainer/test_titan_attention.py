@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.tensor.experimental._context_parallel import _attention as torch_context_parallel
 from torch.nn.attention import current_flash_attention_impl
+from torch.nn.attention.flex_attention import BlockMask, and_masks, create_block_mask, flex_attention
 
 from consumers.trainer.titan import attention, sharding
-from consumers.trainer.titan.attention import BuiltInAttention, varlen_attention
+from consumers.trainer.titan.attention import BuiltInAttention, own_rows, varlen_attention
 from consumers.trainer.titan.model import build_config
 from consumers.trainer.titan.world import World
 from schemas.model import read_architecture
@@ -91,3 +94,51 @@ def test_a_flash_attention_that_is_installed_is_activated_once(
     assert [type(layer) for layer in layers] == [titan_attention.VarlenAttention] * 2
     assert active == ["FA3"]
     assert caplog.messages == []
+
+
+def whole_mask(positions_RL: torch.Tensor) -> BlockMask:
+    """As torchtitan's models make it, but for the compilation."""
+    rows, columns = positions_RL.shape
+    documents = titan_attention.get_efficient_causal_mask_mod_for_packed_document(positions_RL)
+    both = and_masks(titan_attention.get_causal_mask_mod(), documents)
+    return create_block_mask(both, rows, None, columns, columns, device="cpu", BLOCK_SIZE=128)
+
+
+def packed_positions(rows: int, columns: int) -> torch.Tensor:
+    """[R, L] of documents of many lengths."""
+    torch.manual_seed(rows * columns)
+    starts = torch.rand(rows, columns) < 5 / columns
+    starts[:, 0] = True
+    column = torch.arange(columns).expand(rows, columns)
+    return column - torch.cummax(torch.where(starts, column, 0), dim=1).values
+
+
+def arrays(mask: BlockMask) -> list[torch.Tensor]:
+    names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+    return [getattr(mask, name.replace("kv", kind)) for kind in ("kv", "q") for name in names]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("ranks", "columns"), [(1, 256), (2, 256), (2, 768), (3, 1152), (4, 1024)])
+def test_the_mask_of_own_columns_is_the_one_that_torch_makes(
+    rows: int, ranks: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_context_parallel, "_compiled_create_block_mask", create_block_mask)
+    monkeypatch.setattr(torch_context_parallel._cp_options, "enable_load_balance", False)
+    monkeypatch.setattr(torch_context_parallel, "_create_default_load_balancer", lambda *_: None)
+    mask, width = whole_mask(packed_positions(rows, columns)), columns // ranks
+    q, k, v = (torch.randn(rows, 2, columns, 16) for _ in range(3))
+    whole = flex_attention(q, k, v, block_mask=mask)
+    for rank in range(ranks):
+        own = slice(rank * width, (rank + 1) * width)
+        mine = own_rows(mask, own)
+        mesh = SimpleNamespace(size=lambda: ranks, get_local_rank=lambda rank=rank: rank, device_type="cpu")
+        theirs = torch_context_parallel._create_cp_block_mask(
+            mask.mask_mod, rows, 1, columns, columns, mesh  # type: ignore[arg-type]
+        )  # fmt: skip
+        assert (mine.seq_lengths, mine.shape) == (theirs.seq_lengths, theirs.shape)
+        for my, their in zip(arrays(mine), arrays(theirs), strict=True):
+            assert torch.equal(my, their)
+        found = flex_attention(q[:, :, own], k, v, block_mask=mine)
+        torch.testing.assert_close(found, whole[:, :, own])
