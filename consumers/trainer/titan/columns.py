@@ -61,9 +61,13 @@ def own_columns(batch: DeviceBatch, world: World, masks_of: Callable[[torch.Tens
 
 
 def _padded(batch: DeviceBatch, more: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and positions with ``more`` columns of padding, which are a document of their own."""
+    """Tokens and positions with ``more`` columns of padding, which are documents of their own.
+
+    None is longer than the row was: there may be more padding than positions that the model has.
+    """
+    columns = batch.positions_RL.shape[1]
     positions_RL = F.pad(batch.positions_RL, (0, more))
-    positions_RL[:, positions_RL.shape[1] - more :] = torch.arange(more, device=positions_RL.device)
+    positions_RL[:, columns:] = torch.arange(more, device=positions_RL.device) % columns
     return F.pad(batch.tokens_RL, (0, more)), positions_RL
 
 
