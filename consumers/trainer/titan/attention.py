@@ -91,9 +91,14 @@ def own_rows(mask: BlockMask, own: slice) -> BlockMask:
     def mask_mod(row: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         return whole_mask_mod(row, head, query + begin, key)
 
-    found = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
+    partly, full = (mask.kv_num_blocks, mask.kv_indices), (mask.full_kv_num_blocks, mask.full_kv_indices)
+    numbers, indices = (each[:, :, blocks].contiguous() for each in partly)
+    full_numbers, full_indices = (None if each is None else each[:, :, blocks].contiguous() for each in full)
     return BlockMask.from_kv_blocks(
-        *(None if each is None else each[:, :, blocks].contiguous() for each in found),
+        numbers,
+        indices,
+        full_numbers,
+        full_indices,
         BLOCK_SIZE=mask.BLOCK_SIZE,
         mask_mod=mask_mod,
         seq_lengths=(own.stop - own.start, mask.seq_lengths[1]),
