@@ -35,7 +35,7 @@ class RealServer:
     ) -> None:
         self.folder = folder
         make_keys(folder, runs)
-        for file in ("nats.conf", "tls.conf"):
+        for file in ("nats.conf", "tls.conf", "container.conf"):
             text = (DEPLOY / file).read_text(encoding="utf-8")
             for there, here in (
                 ('"0.0.0.0:', '"127.0.0.1:'),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -36,14 +37,20 @@ def test_users_are_understood_by_the_server_that_includes_them(tmp_path: Path) -
     assert "Not a valid public nkey" in faults_in(tmp_path / "nats.conf")
 
 
-@pytest.mark.parametrize("config", ["nats.conf", "tls.conf"])
+@pytest.mark.parametrize("config", ["nats.conf", "tls.conf", "container.conf"])
 def test_shipped_configuration_is_valid_beside_its_keys(tmp_path: Path, config: str) -> None:
     RealServer(tmp_path / "keys", ["demo"])
     for file in ("cert.pem", "key.pem"):
         (tmp_path / "keys" / "server" / file).write_text("")
     faults = faults_in(tmp_path / "keys" / config)
-    assert faults == "" if config == "nats.conf" else "error parsing X509 certificate/key pair" in faults
+    assert "error parsing X509 certificate/key pair" in faults if config == "tls.conf" else faults == ""
 
 
 def test_shipped_configuration_takes_the_largest_message_that_the_embedded_one_takes() -> None:
     assert f"\nmax_payload: {LARGEST_MESSAGE}\n" in (DEPLOY / "nats.conf").read_text()
+
+
+def test_monitoring_which_asks_for_no_key_is_open_to_a_container_s_network_alone() -> None:
+    listens = re.compile(r'^http: "(.*)"$', re.MULTILINE)
+    found = {file.name: listens.findall(file.read_text()) for file in DEPLOY.glob("*.conf")}
+    assert found == {"nats.conf": ["127.0.0.1:8222"], "tls.conf": [], "container.conf": ["0.0.0.0:8222"]}

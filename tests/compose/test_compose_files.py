@@ -36,3 +36,11 @@ def test_only_what_the_image_is_built_from_goes_to_the_engine() -> None:
     allowed = [rule[1:] for rule in rules if rule.startswith("!")]
     for never in (".git", ".env", ".venv", "runs", "models", "deploy", "tests"):
         assert not any(fnmatch.fnmatch(never, pattern) for pattern in allowed)
+
+
+def test_servers_read_the_configuration_of_a_container() -> None:
+    cluster = (ROOT / "compose.cluster.yaml").read_text(encoding="utf-8")
+    named = re.findall(r"--config\W+(/etc/nats/\S+\.conf)", COMPOSE + cluster)
+    assert named == ["/etc/nats/container.conf"] * 4
+    for file in ("nats.conf", "container.conf"):
+        assert f"- ./deploy/{file}:/etc/nats/{file}:ro" in COMPOSE
