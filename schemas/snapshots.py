@@ -8,10 +8,26 @@ from typing import Any
 
 import msgspec
 
+from .errors import HeadraceError
 from .events import EVENT_TYPES, event_tag
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 JsonSchema = dict[str, Any]
+
+
+class _Definition(msgspec.Struct, frozen=True, rename="camel"):
+    """What is read of one definition of a schema."""
+
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    prefix_items: list[Any] = []
+    min_items: int = 0
+
+
+class _Snapshot(msgspec.Struct, frozen=True):
+    """What is read of a whole one."""
+
+    definitions: dict[str, _Definition] = msgspec.field(name="$defs")
 
 
 def schemas() -> dict[str, JsonSchema]:
@@ -35,9 +51,10 @@ def check(folder: Path = SNAPSHOTS, current: dict[str, JsonSchema] | None = None
 
     A field may be added with a default, and a choice of words may get another word. Removing a field, retyping
     it, requiring a new one, dropping an event type, or forgetting to export is a fault.
+    Raises HeadraceError for a snapshot that is damaged or cannot be read.
     """
     now = schemas() if current is None else current
-    recorded = {path.stem: msgspec.json.decode(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
+    recorded = {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}
     faults = [f"{tag}: the event type is gone" for tag in recorded if tag not in now]
     for tag, schema in now.items():
         if tag not in recorded:
@@ -48,6 +65,18 @@ def check(folder: Path = SNAPSHOTS, current: dict[str, JsonSchema] | None = None
             if not breaking:
                 faults.append(f"{tag}: grew since its snapshot: run `headrace schemas export` and commit it")
     return faults
+
+
+def _read(path: Path) -> JsonSchema:
+    try:
+        schema: JsonSchema = msgspec.json.decode(path.read_bytes())
+        msgspec.convert(schema, _Snapshot)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise HeadraceError(
+            f"{path} is no snapshot of an event's schema ({error}): restore it from version control, or remove it if "
+            "it never was one"
+        ) from None
+    return schema
 
 
 def _breaking_changes(old: JsonSchema, new: JsonSchema) -> Iterator[str]:

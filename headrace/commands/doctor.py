@@ -8,6 +8,7 @@ from pathlib import Path
 from headrace import config as configuration
 from headrace.doctor import Finding, examine
 from headrace.server import address_from_environment
+from schemas import ConfigError
 
 from . import options, output
 
@@ -24,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.overrides and arguments.config is None:
+        raise ConfigError(
+            f"--set {arguments.overrides[0]} changes a configuration, and none is given: "
+            f"headrace doctor CONFIG --set {arguments.overrides[0]}"
+        )
     config = configuration.load(arguments.config, arguments.overrides) if arguments.config else None
     address = address_from_environment(arguments.server) if arguments.server else None
     findings = examine(config, arguments.dir, address)

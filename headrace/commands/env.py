@@ -28,7 +28,7 @@ from environments import (
 )
 from headrace.keys import override
 from headrace.readable import number, printable
-from schemas import EnvironmentFault, EnvironmentSettings, HeadraceError, Task
+from schemas import ConfigError, EnvironmentFault, EnvironmentSettings, HeadraceError, Task
 
 from . import options, output
 
@@ -85,7 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise HeadraceError(f"--index {arguments.index}: tasks are numbered 0, 1, 2, ...")
     args: dict[str, Any] = {"name": arguments.name, "args": {}}
     for text in arguments.overrides:
-        override(EnvironmentSettings, args, f"args.{text}")
+        key, equals, _ = text.partition("=")
+        if not equals or not all(key.strip().split(".")):
+            raise ConfigError(f"--set {text!r} is not ARG=VALUE: write for example --set turns=2")
+        override(EnvironmentSettings, args, f"args.{text.lstrip()}")
     with contextlib.redirect_stdout(sys.stderr):  # What an environment prints is not what a program reads.
         environment = load_environment(EnvironmentSettings(**args), seed=arguments.seed)
         played = play(environment, arguments.name, arguments.index, _tokenizer(arguments.model))

@@ -34,3 +34,12 @@ def test_this_machine_is_examined_with_a_configuration(headrace: Headrace, tmp_p
     found = {each["name"]: each["ok"] for each in msgspec.json.decode(told.out)}
     assert found["python"]
     assert found["model"] is False or "model" in found
+
+
+def test_overrides_of_no_configuration_are_refused(headrace: Headrace) -> None:
+    told = headrace("doctor", "--set", "trainer.lr=1e-5")
+    assert (told.code, told.out) == (1, "")
+    assert told.err == (
+        "headrace doctor: --set trainer.lr=1e-5 changes a configuration, and none is given: "
+        "headrace doctor CONFIG --set trainer.lr=1e-5\n"
+    )

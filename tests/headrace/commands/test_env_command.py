@@ -49,7 +49,8 @@ def test_tokens_are_those_of_a_given_model(headrace: Headrace, tmp_path_factory:
     [
         (("revrse",), "did you mean 'reverse'?"),
         (("reverse", "--set", "nope=1"), "has no argument 'nope'"),
-        (("reverse", "--set", "length"), "is not KEY=VALUE"),
+        (("reverse", "--set", "length"), "--set 'length' is not ARG=VALUE: write for example --set turns=2"),
+        (("reverse", "--set", "=3"), "--set '=3' is not ARG=VALUE"),
         (("reverse", "--index", "-1"), "tasks are numbered 0, 1, 2"),
     ],
 )

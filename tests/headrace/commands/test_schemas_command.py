@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from schemas import EVENT_TYPES
 from tests.headrace.conftest import Headrace
@@ -34,3 +35,24 @@ def test_folder_that_is_not_there_is_told(tmp_path: Path, headrace: Headrace) ->
     told = headrace("schemas", "check", tmp_path / "none")
     assert told.code == 1
     assert "headrace schemas export" in told.err
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Input data was truncated"),
+        ('{"$defs": ', "Input data was truncated"),
+        ("[]", "Expected `object`, got `array`"),
+        ("{}", "Object missing required field `$defs`"),
+        ('{"$defs": {"Step": {"properties": 5}}}', "Expected `object`, got `int`"),
+    ],
+)
+def test_damaged_snapshot_is_named(text: str, reason: str, tmp_path: Path, headrace: Headrace) -> None:
+    headrace("schemas", "export", tmp_path)
+    (tmp_path / "step.v1.json").write_text(text)
+    told = headrace("schemas", "check", tmp_path)
+    assert (told.code, told.out) == (1, "")
+    assert told.err.startswith(f"headrace schemas: {tmp_path}/step.v1.json is no snapshot of an event's schema (")
+    assert reason in told.err
+    assert "): restore it from version control" in told.err
+    assert len(told.err.splitlines()) == 1
