@@ -92,6 +92,9 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
     share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
     """Share of generator.concurrency that they take; the run's groups have the rest."""
 
+    def __post_init__(self) -> None:
+        check_name(self.generator, "evaluation.generator")
+
     def due(self, version: int, *, last: int) -> bool:
         """Whether ``version`` is evaluated in a run of ``last`` steps."""
         return self.every_steps > 0 and (version % self.every_steps == 0 or version == last)

@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from schemas import ConfigError, Natural, Positive
+from schemas import ConfigError, Natural, Positive, check_name
 from schemas.settings import Settings
 
 from .losses.registry import Aggregation, own_aggregation
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
@@ -32,7 +33,7 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     """Learning rate after the warm-up."""
     warmup_steps: Natural = 5
     """Steps over which the learning rate rises linearly."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
     """AdamW's decay rates."""
     weight_decay: NonNegative = 0.0
     """AdamW's weight decay."""
@@ -91,6 +92,7 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     """Processes over which the columns of each row are divided, for rows too long for one."""
 
     def __post_init__(self) -> None:
+        check_name(self.instance, "trainer.instance")
         if self.micro_batch_tokens < self.row_tokens:
             raise ConfigError(
                 f"trainer.micro_batch_tokens {self.micro_batch_tokens} is below trainer.row_tokens "

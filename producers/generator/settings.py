@@ -43,5 +43,5 @@ class GeneratorSettings(Settings, frozen=True, kw_only=True):
     """A group delivered more often is answered with error members and a dead letter."""
     lease_s: Seconds = 30.0
     """A lease not renewed for so long ends, and another generator plays the group."""
-    metric_interval_s: Seconds = 2.0
-    """How often gauges are published; they are the heartbeat too."""
+    metric_interval_s: Annotated[float, msgspec.Meta(gt=0, le=5)] = 2.0
+    """How often gauges are published; they are the heartbeat too, and who is not heard for 15 s is taken for dead."""

@@ -123,7 +123,11 @@ def test_unknown_key_names_the_nearest(override: str, message: str) -> None:
         ("policy.stale=keep", 'policy.stale = "keep": expected one of "drop", "mask"; the default is "drop"'),
         ("archive.enabled=1", "archive.enabled = 1: expected bool, got int; the default is false"),
         ("trainer.betas=[0.9]", "trainer.betas = [0.9]: expected list of length 2, got 1"),
-        ("trainer.betas=[0.9, 2]", "trainer.betas.1 = 2: expected float <= 1.0"),
+        ("trainer.betas=[0.9, 2]", "trainer.betas.1 = 2: expected float < 1.0"),
+        ("trainer.betas=[1.0, 0.9]", "trainer.betas.0 = 1.0: expected float < 1.0"),
+        ("log.max_gib=1e12", "log.max_gib = 1000000000000.0: expected float <= 1048576.0; the default is 4.0"),
+        ("weights.max_gib=1e12", "weights.max_gib = 1000000000000.0: expected float <= 1048576.0; the default is 8.0"),
+        ("generator.metric_interval_s=6", "generator.metric_interval_s = 6: expected float <= 5.0; the default is 2.0"),
         ("generator=3", "generator = 3: expected table, got int"),
         ("trainer.lr=nan", "trainer.lr is nan: use a finite number"),
         ("run.steps=9223372036854775808", "run.steps is 9223372036854775808: use a number of at most"),
@@ -147,6 +151,8 @@ def test_wrong_value_names_key_value_and_expectation(override: str, message: str
         (["evaluation.environments=['reverse', 'sums', 'guess']"],
          "evaluation.environments names guess, sums: the run has reverse"),
         (["run.name=a.b"], "run.name 'a.b' cannot be used in a subject"),
+        (["trainer.instance=a b"], "trainer.instance 'a b' cannot be used in a subject"),
+        (["evaluation.generator=a b"], "evaluation.generator 'a b' cannot be used in a subject"),
         (["log.max_gib=0.001"],
          "log.max_gib 0.001 is too small: 768 rollouts can be open at once ((policy.max_off_policy_steps 2 + 1) * "
          "trainer.groups_per_step 32 * trainer.group_size 8), each of up to 2567 bytes (generator.max_model_len 64): "
