@@ -149,7 +149,11 @@ class Learner:
     @torch.no_grad()
     def export(self) -> bytes:
         """The weights as a safetensors file with Hugging Face's names, on rank 0; nothing on the others."""
-        weights = self._policy.weights()
+        weights: dict[str, torch.Tensor] = {}
+        for name, value in self._policy.weights():
+            # At once: whole, and in the parameters' type, there is room for one on a rank.
+            if self.world.rank == 0:
+                weights[name] = value.to("cpu", self._dtype)
         return weights_bytes(weights, self._dtype) if self.world.rank == 0 else b""
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""A torchtitan model from a Hugging Face directory, and its weights in and out.
+"""A torchtitan model of a Hugging Face architecture; its weights are in ``hf_weights.py``.
 
 Shape legend: R rows, L columns, N trained tokens, D model dimension, V vocabulary.
 """
@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
-from schemas import ModelError, WeightsError
-from schemas.model import Architecture, own_tensors
+from schemas.model import Architecture
 
 from . import device  # noqa: F401
 from .attention import PackedAttention
@@ -22,9 +21,9 @@ from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear,
 from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config
 from torchtitan.models.common.decoder import Decoder
 from torchtitan.models.common.param_init import skip_param_init
-from torchtitan.models.llama3 import Llama3Model, Llama3StateDictAdapter, parallelize_llama
+from torchtitan.models.llama3 import Llama3Model, parallelize_llama
 from torchtitan.models.llama3.model import Llama3TransformerBlock
-from torchtitan.models.qwen3 import Qwen3Model, Qwen3StateDictAdapter, parallelize_qwen3
+from torchtitan.models.qwen3 import Qwen3Model, parallelize_qwen3
 from torchtitan.models.qwen3.model import Qwen3TransformerBlock
 
 from .execution import Execution
@@ -141,44 +140,3 @@ class TrainedLogits:
         # Tensor parallelism divides the output matrix, not what goes into it.
         hidden = args[0].to_local() if isinstance(args[0], DTensor) else args[0]
         return (hidden.flatten(0, 1).index_select(0, self._sources_N),)
-
-
-def adapter(config: Any, architecture: Architecture) -> Any:
-    """The translation between torchtitan's names and shapes and Hugging Face's."""
-    kind = Qwen3StateDictAdapter if architecture.qwen else Llama3StateDictAdapter
-    return kind(config, None)
-
-
-def hf_weights(model: Decoder, adapter: Any) -> dict[str, torch.Tensor]:
-    """Whole tensors under Hugging Face's names, in the parameters' type. All ranks must call it."""
-    whole = {name: _whole(value) for name, value in model.state_dict().items()}
-    translated: dict[str, torch.Tensor] = adapter.to_hf(whole)
-    return translated
-
-
-def _whole(value: torch.Tensor) -> torch.Tensor:
-    return value.full_tensor().detach() if isinstance(value, DTensor) else value.detach()
-
-
-def load_hf_weights(model: Decoder, adapter: Any, weights: dict[str, torch.Tensor], *, source: str) -> None:
-    """Copy whole tensors under Hugging Face's names into the model; each rank takes its shard.
-
-    Raises WeightsError, naming ``source``, where names or shapes are not the model's; nothing is copied then.
-    """
-    state = model.state_dict()
-    with torch.device("meta"):
-        expected = adapter.to_hf({name: torch.empty(value.shape) for name, value in state.items()})
-    shapes = {name: tuple(value.shape) for name, value in expected.items()}
-    try:
-        own = own_tensors(shapes, {name: tuple(value.shape) for name, value in weights.items()}, source=source)
-    except ModelError as error:
-        raise WeightsError(str(error)) from None
-    titan = adapter.from_hf({name: weights[name].float() for name in own})
-    for name, value in titan.items():
-        target = state[name]
-        if isinstance(target, DTensor):
-            titan[name] = distribute_tensor(
-                value.to(target.device), target.device_mesh, target.placements, src_data_rank=None
-            )
-    # Not strict, because fused projections are translated on the way in; the names were checked above.
-    model.load_state_dict(titan, strict=False)

@@ -5,6 +5,7 @@ Shape legend: N trained tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from .columns import own_columns, put_together
 from .device import ON_CPU
 from .device_batch import DeviceBatch
 from .execution import Execution
-from .model import TrainedLogits, adapter, build_config, build_model, hf_weights, load_hf_weights
-from .weights_file import read_weights
+from .hf_weights import adapter, hf_weights, load_hf_weights
+from .model import TrainedLogits, build_config, build_model
+from .weights_file import stored_weights
 from .world import World
 
 
@@ -38,10 +40,11 @@ class Policy:
 
     def load(self, folder: Path) -> None:
         """Take the parameters from ``folder``. Raises WeightsError where they are missing or of another model."""
-        load_hf_weights(self.model, self._adapter, read_weights(folder), source=str(folder))
+        with stored_weights(folder) as weights:
+            load_hf_weights(self.model, self._adapter, weights, source=str(folder))
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Whole tensors under Hugging Face's names. All ranks must call it."""
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each whole tensor with Hugging Face's name. All ranks must take all of them together."""
         return hf_weights(self.model, self._adapter)
 
     def token_logprobs(self, batch: DeviceBatch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 
 from schemas import ModelError, WeightsError
@@ -17,24 +19,52 @@ LENGTH_BYTES = ALIGNMENT = 8
 """The file begins with the length of its header; the header ends with blanks, so that the tensors are aligned."""
 
 
-def read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of ``folder``: of model.safetensors, or of the files that model.safetensors.index.json names.
+class StoredWeights:
+    """The tensors of a folder, each read when it is asked for."""
+
+    def __init__(self, files: dict[Path, Any]) -> None:
+        """files: open ones, by their paths."""
+        self._places = {name: (path, file) for path, file in files.items() for name in file.keys()}  # noqa: SIM118
+        self.shapes: dict[str, tuple[int, ...]] = {
+            name: tuple(file.get_slice(name).get_shape()) for name, (_, file) in self._places.items()
+        }
+        """Of all tensors, by name."""
+
+    def read(self, name: str) -> torch.Tensor:
+        """A tensor in main memory, in its own type. Raises WeightsError where the file cannot be read any more."""
+        path, file = self._places[name]
+        with _told(path):
+            tensor: torch.Tensor = file.get_tensor(name)
+        return tensor
+
+
+@contextlib.contextmanager
+def stored_weights(folder: Path) -> Iterator[StoredWeights]:
+    """Of model.safetensors in ``folder``, or of the files that model.safetensors.index.json names, which stay open.
 
     Raises WeightsError where a file is missing or damaged.
     """
     try:
-        files = weight_files(folder)
+        paths = weight_files(folder)
     except ModelError as error:
         raise WeightsError(str(error)) from None
-    weights: dict[str, torch.Tensor] = {}
-    for path in files:
-        try:
-            weights.update(safetensors.torch.load_file(path))
-        except FileNotFoundError:
-            raise WeightsError(f"{path} does not exist: copy the whole model directory again") from None
-        except (OSError, safetensors.SafetensorError) as error:
-            raise WeightsError(f"{path} is damaged ({error}): copy it again") from None
-    return weights
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for path in paths:
+            with _told(path):
+                files[path] = stack.enter_context(safetensors.safe_open(path, framework="pt"))
+        yield StoredWeights(files)
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What goes wrong with the file, as a WeightsError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise WeightsError(f"{path} does not exist: copy the whole model directory again") from None
+    except (OSError, safetensors.SafetensorError) as error:
+        raise WeightsError(f"{path} is damaged ({error}): copy it again") from None
 
 
 def weights_bytes(weights: dict[str, torch.Tensor], dtype: torch.dtype) -> bytes:
