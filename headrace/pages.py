@@ -167,6 +167,7 @@ def step_text(logged: Logged) -> RenderableType:
             ("seed", str(step.seed)),
             ("configuration", step.config_digest[:12]),
             ("made with", f"threads {step.threads}, processes {step.world_size}, {_words(step.libraries)}"),
+            ("device", printable(step.device) or "not recorded"),
             ("cpu", _words(step.cpu)),
         ]
     )

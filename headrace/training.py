@@ -30,6 +30,7 @@ from consumers.trainer import (
     check_loss,
     check_takeover,
     cpu_features,
+    device_name,
     follow,
     library_versions,
 )
@@ -194,7 +195,11 @@ def _build(
         config.trainer,
         rules(config),
         Provenance(
-            config_digest=digest(config), seed=config.run.seed, libraries=library_versions(), cpu=cpu_features()
+            config_digest=digest(config),
+            seed=config.run.seed,
+            libraries=library_versions(),
+            cpu=cpu_features(),
+            device=device_name(),
         ),
         run=config.run.name,
         steps=config.run.steps,

@@ -299,6 +299,8 @@ class Step(Event, frozen=True, kw_only=True, tag="step.v1"):
     """Intra-op threads of each process."""
     cpu: dict[str, str]
     """Features and settings that decide the bits of a CPU step."""
+    device: str = ""
+    """What computed it: ``cpu``, or a GPU's name; empty in logs of before this was recorded."""
     world_size: Positive
     """Processes that took it together."""
     metrics: dict[str, float]

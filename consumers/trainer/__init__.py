@@ -13,7 +13,7 @@ from .learner import Learner
 from .ledger_view import LedgerView
 from .log_room import Room, RoomWatch
 from .losses import check_loss
-from .machine import cpu_features, library_versions
+from .machine import cpu_features, device_name, library_versions, promises_bits
 from .publication import Exported, Publication
 from .ranks import LISTENING, RankedLearner, RankLost, follow
 from .recovery import load_newest_checkpoint, read_steps, train_again
@@ -26,6 +26,6 @@ __all__ = [
     "LISTENING", "RANK_LOST", "Assembly", "CheckpointDamaged", "CheckpointUnusable", "Collector", "Exported",
     "Interrupt", "Interrupted", "Learner", "LedgerView", "Provenance", "Publication", "RankLost", "RankedLearner",
     "Room", "RoomWatch", "Rules", "Trainer", "TrainerSettings", "check_loss", "check_takeover", "checkpoint_steps",
-    "cpu_features", "follow", "library_versions", "load_newest_checkpoint", "read_steps", "staleness_metrics",
-    "train_again",
+    "cpu_features", "device_name", "follow", "library_versions", "load_newest_checkpoint", "promises_bits",
+    "read_steps", "staleness_metrics", "train_again",
 ]  # fmt: skip

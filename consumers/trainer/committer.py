@@ -43,6 +43,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """Name to version."""
     cpu: dict[str, str]
     """Features that decide bits; see ``cpu_features``."""
+    device: str
+    """See ``device_name``."""
 
 
 class Mark(Protocol):
@@ -198,6 +200,7 @@ class Committer:
             libraries=self._provenance.libraries,
             threads=self._settings.threads,
             cpu=self._provenance.cpu,
+            device=self._provenance.device,
             world_size=self._learner.world_size,
             metrics=trained.metrics | metrics | trained.tally.metrics(),
             env_metrics=trained.tally.env_metrics(),

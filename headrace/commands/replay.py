@@ -113,8 +113,8 @@ def _train(arguments: argparse.Namespace) -> int:
         output.print_json(result)
     else:
         _print(result)
-    failed = not result.identical and not result.what_if and not result.environment_differs
-    return 1 if failed else 0
+    excused = result.what_if or result.environment_differs or not result.bits_promised
+    return 0 if result.identical or excused else 1
 
 
 def _with_model(config: RunConfig, model: Path) -> RunConfig:
@@ -180,11 +180,19 @@ def _print(result: Retrained) -> None:
     for line in result.environment_differs:
         print(f"  not as recorded: {printable(line)}")
     if not result.identical and not result.what_if:
-        print(
-            "  bits are promised only where all of this is as recorded"
-            if result.environment_differs
-            else "  all that decides bits is as recorded: the log, a checkpoint or the model has changed"
+        print(f"  {_reason(result)}")
+
+
+def _reason(result: Retrained) -> str:
+    """Why the bits differ."""
+    if not result.bits_promised:
+        return (
+            "bits are not promised on a GPU, then or now: at most, the loss differs by "
+            f"{result.loss_difference:.3g}, the gradient norm by {result.grad_norm_difference:.3g}"
         )
+    if result.environment_differs:
+        return "bits are promised only where all of this is as recorded"
+    return "all that decides bits is as recorded: the log, a checkpoint or the model has changed"
 
 
 def _events(arguments: argparse.Namespace) -> int:

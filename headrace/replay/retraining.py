@@ -12,7 +12,16 @@ from pathlib import Path
 
 import msgspec
 
-from consumers.trainer import Exported, Learner, cpu_features, library_versions, load_newest_checkpoint, train_again
+from consumers.trainer import (
+    Exported,
+    Learner,
+    cpu_features,
+    device_name,
+    library_versions,
+    load_newest_checkpoint,
+    promises_bits,
+    train_again,
+)
 from headrace.config import RunConfig, digest
 from headrace.inquiry import Place
 from headrace.models import check_model
@@ -62,6 +71,12 @@ class Retrained(msgspec.Struct, frozen=True, kw_only=True):
     """The first step that is not the same."""
     environment_differs: list[str]
     """What decides bits and is not as recorded, with both values."""
+    bits_promised: bool
+    """Whether the same inputs must give the same bits: then and now the CPU computed, and no GPU."""
+    loss_difference: float
+    """The greatest between now and recorded, absolute, of all steps that were trained again."""
+    grad_norm_difference: float
+    """Likewise."""
 
 
 class _Comparison:
@@ -71,9 +86,12 @@ class _Comparison:
         self._environment, self._first, self._show = environment, first, show
         self.first_difference: int | None = None
         self.environment_differs: list[str] = []
+        self.bits_promised = promises_bits(environment["device"])
+        self.loss_difference = self.grad_norm_difference = 0.0
 
     def take(self, step: Step, metrics: dict[str, float], sha256: str) -> None:
         self._compare_environment(step)
+        self.bits_promised = self.bits_promised and promises_bits(step.device)
         recorded = (step.metrics["loss"], step.metrics["grad_norm"], step.weights_after)
         compared = Compared(
             step=step.number,
@@ -84,6 +102,10 @@ class _Comparison:
             weights_recorded=recorded[2],
             weights=sha256,
             same=recorded == (metrics["loss"], metrics["grad_norm"], sha256),
+        )
+        self.loss_difference = max(self.loss_difference, abs(compared.loss - compared.loss_recorded))
+        self.grad_norm_difference = max(
+            self.grad_norm_difference, abs(compared.grad_norm - compared.grad_norm_recorded)
         )
         if not compared.same and self.first_difference is None:
             self.first_difference = step.number
@@ -144,6 +166,9 @@ def retrain(
         identical=comparison.first_difference is None,
         first_difference=comparison.first_difference,
         environment_differs=comparison.environment_differs,
+        bits_promised=comparison.bits_promised,
+        loss_difference=comparison.loss_difference,
+        grad_norm_difference=comparison.grad_norm_difference,
     )
 
 
@@ -187,6 +212,7 @@ def _environment_of(step: Step) -> dict[str, str]:
         "seed": str(step.seed),
         "threads": str(step.threads),
         "processes": str(step.world_size),
+        **({"device": step.device} if step.device else {}),
         **step.libraries,
         **{f"cpu {name}": value for name, value in step.cpu.items()},
     }
@@ -198,6 +224,7 @@ def _environment_now(config: RunConfig, learner: Learner) -> dict[str, str]:
         "seed": str(config.run.seed),
         "threads": str(config.trainer.threads),
         "processes": str(learner.world_size),
+        "device": device_name(),
         **library_versions(),
         **{f"cpu {name}": value for name, value in cpu_features().items()},
     }

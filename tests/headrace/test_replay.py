@@ -90,7 +90,8 @@ def test_a_run_trains_again_to_the_same_bits(whole: RunFolder, headrace: Headrac
     assert code == 0
     assert last == {
         "run": "whole", "steps": STEPS, "first_step": 1, "last_step": STEPS, "checkpoint": 0, "what_if": [],
-        "identical": True, "first_difference": None, "environment_differs": [],
+        "identical": True, "first_difference": None, "environment_differs": [], "bits_promised": True,
+        "loss_difference": 0.0, "grad_norm_difference": 0.0,
     }  # fmt: skip
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     assert all(step["weights"] == step["weights_recorded"] for step in steps)
@@ -282,6 +283,57 @@ def test_what_decides_bits_and_is_not_as_recorded_is_told(
     assert told.code == 0, "no bits were promised"
     assert "not as recorded: configuration: recorded " in told.out
     assert "bits are promised only where all of this is as recorded" in told.out
+
+
+def test_a_step_records_the_device_that_computed_it(whole: RunFolder) -> None:
+    async def question(bus: Bus, goes_on: bool) -> set[str]:
+        steps = [each.event async for each in bus.read(LEDGER, kinds=(Step,))]
+        return {step.device for step in steps if isinstance(step, Step)}
+
+    assert ask(Place(whole.name, whole), question) == {"cpu"}
+
+
+def with_other_advantages(device: str) -> Alter:
+    """As on a GPU: what comes out is not what was recorded."""
+
+    def alter(event: Event) -> Event:
+        if not isinstance(event, Step):
+            return event
+        return msgspec.structs.replace(with_advantage(event, 9.0) if event.number == 1 else event, device=device)
+
+    return alter
+
+
+def test_where_a_gpu_computed_the_device_is_the_reason_and_not_the_log(
+    altered: Callable[[Alter], RunFolder], headrace: Headrace
+) -> None:
+    run = altered(with_other_advantages("NVIDIA H200"))
+    code, last, steps = replay(headrace, run, "--steps", "1..2")
+    assert (code, last["identical"], last["bits_promised"]) == (0, False, False)
+    assert last["environment_differs"] == ["device: recorded NVIDIA H200, now cpu"]
+    assert last["loss_difference"] == max(abs(step["loss"] - step["loss_recorded"]) for step in steps) > 0
+    assert last["grad_norm_difference"] > 0
+
+
+@pytest.mark.parametrize("recorded", ["NVIDIA H200", ""])
+def test_the_same_gpu_is_told_to_promise_no_bits_and_by_how_much_they_differ(
+    recorded: str, altered: Callable[[Alter], RunFolder], headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.replay.retraining.device_name", lambda: "NVIDIA H200")
+    run = altered(with_other_advantages(recorded))
+    told = headrace("replay", "train", run.name, "--dir", run.path.parent, "--steps", "1")
+    assert told.code == 0
+    assert "NOT identical, first at step 1" in told.out
+    assert "bits are not promised on a GPU, then or now: at most, the loss differs by " in told.out
+    assert "not as recorded" not in told.out
+    assert "has changed" not in told.out
+
+
+def test_a_log_without_a_device_is_compared_as_before(
+    altered: Callable[[Alter], RunFolder], headrace: Headrace
+) -> None:
+    code, last, _ = replay(headrace, altered(with_other_advantages("")), "--steps", "1")
+    assert (code, last["bits_promised"], last["environment_differs"]) == (1, True, [])
 
 
 def test_another_model_is_refused(copied: RunFolder, tmp_path: Path, headrace: Headrace) -> None:

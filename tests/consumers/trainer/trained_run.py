@@ -77,7 +77,7 @@ class TrainedRun:
             lambda start: thread.inbox(ROLLOUTS, "trainer", ack="all", ack_wait_s=60.0, start=start),
             msgspec.structs.replace(self.settings, instance=instance, checkpoint_every=self.checkpoint_every),
             RULES,
-            Provenance(config_digest=SHA256, seed=0, libraries={}, cpu={}),
+            Provenance(config_digest=SHA256, seed=0, libraries={}, cpu={}, device="cpu"),
             run=self.name,
             steps=steps,
             purges=self.purges,
