@@ -12,12 +12,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from bus import Bus, BusRole, EmbeddedServer, connect
 from bus.settings import LogSettings, WeightsSettings
 
 ConnectAs = Callable[..., Coroutine[Any, Any, Bus]]
 _numbers = itertools.count(1)
+
+# Property tests take the time they need: a loaded machine is no failure. Here, because @given keeps the settings that
+# hold when a test is decorated, and this file is read before any of them.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ from tests import examples
 from tests.real_server import RealServer, free_ports
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.timeout(600)
 RUN = "clustered"
 MORE = 5
 """Events that are published on each stream after a leader was killed, and again when it is back."""

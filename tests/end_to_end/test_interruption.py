@@ -11,13 +11,14 @@ import pytest
 
 from tests.end_to_end.conftest import STAND_IN, Start
 from tests.end_to_end.logbook import check, read_logbook
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.timeout(400)
 ENGINES = [pytest.param(STAND_IN, id="stand_in"), pytest.param("vllm", id="vllm", marks=pytest.mark.engine)]
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=DEADLINE_S)
     for process in alive:
         process.kill()
     assert not alive
@@ -45,7 +46,7 @@ def test_a_signal_ends_everything_in_time(start: Start, tmp_path: Path, engine: 
     family = up.descendants()
     up.process.send_signal(number)
     try:
-        up.process.wait(timeout=10)
+        up.process.wait(timeout=DEADLINE_S)
     except subprocess.TimeoutExpired:
         logs = [up.progress, *(up.folder / "logs").iterdir()]
         pytest.fail("\n".join([*(str(each) for each in up.descendants()), *(log.read_text() for log in logs)]))

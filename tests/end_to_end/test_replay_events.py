@@ -19,6 +19,7 @@ from headrace.inquiry import Place, ask
 from headrace.server import environment_for
 from schemas import LEDGER, Step
 from tests.end_to_end.conftest import ROOT, Start, Up
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.timeout(400)
 ENDLESS = ["run.steps=1000"]
@@ -88,7 +89,7 @@ def test_a_run_that_was_killed_gives_the_steps_that_it_has_committed(start: Star
     up = begun(start, tmp_path)
     family = up.descendants()
     up.process.kill()
-    psutil.wait_procs(family, timeout=10)
+    psutil.wait_procs(family, timeout=DEADLINE_S)
     result = train_again(tmp_path, "20")
     again = steps_of(RunFolder(tmp_path / "dev"))
     assert 3 <= result["steps"] == len(again)

@@ -20,7 +20,7 @@ from headrace.folder import RunFolder
 from headrace.roles import join
 from headrace.server import environment_for
 from schemas import ConfigError, EnvironmentSettings, ModelSettings, RunError, RunSettings, StreamMismatch
-from tests.waiting import eventually
+from tests.waiting import DEADLINE_S, eventually
 
 BY_NATS = WeightsSettings(store="jetstream")
 _numbers = itertools.count(1)
@@ -97,7 +97,7 @@ async def test_a_generator_that_waits_for_its_trainer_ends_at_once_when_asked(
 
     await eventually(says_so)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 128 + signal.SIGTERM
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("override", ["run.steps=5", "trainer.lr=1", "generator.max_model_len=32", "model.path=x"])

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from tests.consumers.trainer import titan_rank
 from tests.consumers.trainer.tiny_models import make_model
 
+pytestmark = pytest.mark.timeout(400)
 PROGRAM = Path(titan_rank.__file__)
 ROOT = PROGRAM.parents[3]
 
