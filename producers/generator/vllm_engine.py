@@ -285,6 +285,9 @@ def _environment(settings: GeneratorSettings, on_cpu: bool) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "ERROR",  # each reload warns of tensors that need none
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is ours
         "VLLM_NO_USAGE_STATS": "1",
+        # Otherwise gloo listens at the address of the host's name, and NCCL at any: an engine is on one machine.
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo"),
         "DO_NOT_TRACK": "1",
         FRONT: str(os.getpid()),
     }

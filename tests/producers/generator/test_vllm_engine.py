@@ -10,7 +10,7 @@ import pytest
 
 from producers.generator.engine import SamplingRequest
 from producers.generator.settings import GeneratorSettings
-from producers.generator.vllm_engine import VllmEngine
+from producers.generator.vllm_engine import VllmEngine, _environment
 from schemas import EngineError, ModelError, PolicySettings
 from tests.stand_in.tiny import make_tiny_model
 from tests.waiting import eventually
@@ -114,3 +114,12 @@ async def test_a_core_that_was_stopped_goes_on_and_one_that_is_stopped_ends_in_t
         await pending
     _, alive = psutil.wait_procs([core], timeout=10)
     assert not alive
+
+
+def test_an_engine_listens_on_this_machine_alone_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    variables = _environment(GeneratorSettings(), on_cpu=True)
+    assert (variables["GLOO_SOCKET_IFNAME"], variables["NCCL_SOCKET_IFNAME"]) == ("eth7", "lo")
