@@ -130,10 +130,11 @@ class RunView:
         return [each for each in self.roles.values() if each.role == role]
 
     def gauge(self, role: str, name: str) -> float:
-        """Sum of a gauge over the role's instances that have not stopped; where all have, that of the last one."""
+        """Sum of a gauge over the role's instances that live; where none does, that of the last one."""
         instances = sorted(self.of_role(role), key=lambda each: each.last_seen)
-        now = [each for each in instances if each.state != "stopped"] or instances[-1:]
-        return sum(each.gauges.get(name, 0.0) for each in now)
+        # The newest event is the clock: where nobody is heard, nobody has died of it.
+        living = [each for each in instances if each.state != "stopped" and self.silent_for(each, self.last_at) is None]
+        return sum(each.gauges.get(name, 0.0) for each in living or instances[-1:])
 
     @property
     def ended(self) -> bool:

@@ -88,6 +88,16 @@ def test_gauges_of_those_that_have_stopped_count_only_where_nobody_came_after_th
     assert view.gauge("dispatcher", "groups_open") == 5.0
 
 
+def test_gauges_of_those_that_were_killed_count_only_where_nobody_came_after_them() -> None:
+    view = view_of(
+        (0.0, examples.metric(role="dispatcher", id="a", gauges={"groups_open": 3.0})),
+        (3600.0, examples.metric(role="trainer", id="t", gauges={})),
+    )
+    assert view.gauge("dispatcher", "groups_open") == 3.0
+    view.apply(logged(examples.metric(role="dispatcher", id="b", gauges={"groups_open": 5.0}), time=TIME + 3601.0))
+    assert view.gauge("dispatcher", "groups_open") == 5.0
+
+
 def test_who_says_nothing_is_silent_unless_it_has_stopped() -> None:
     view = view_of(life("started"), life("stopped", role="trainer", id="t"))
     quiet, gone = view.roles["generator/gen-0"], view.roles["trainer/t"]
