@@ -13,7 +13,7 @@ from tests.end_to_end.conftest import ROOT, Start
 from tests.end_to_end.logbook import check, read_logbook
 
 pytestmark = pytest.mark.timeout(400)
-STEPS = 10
+STEPS = 16
 SETS = [
     f"run.steps={STEPS}", "weights.whole_every=4", "weights.keep=3", "weights.dtype=bfloat16", "trainer.lr=1e-6",
     "trainer.checkpoint_every=4",
@@ -23,8 +23,9 @@ SETS = [
 @pytest.mark.parametrize("store", ["file", "jetstream"])
 def test_weights_that_are_deltas_survive_a_killed_trainer(store: str, start: Start, tmp_path: Path) -> None:
     up = start(tmp_path, generators=2, sets=[*SETS, f"weights.store={store}"])
+    up.until(f"step   1/{STEPS}")
+    (trainer,) = up.running("train")  # Looking for it takes a while, and meanwhile the run goes on.
     up.until(f"step   3/{STEPS}")
-    (trainer,) = up.running("train")
     trainer.kill()
     summary = up.end()
     assert (summary["steps"], summary["restarts"]["trainer"], summary["restarts"]["generator"]) == (STEPS, 1, 0)

@@ -79,11 +79,14 @@ def test_generators_need_nothing_but_nats_and_a_name(machines: Machines) -> None
     settings = ["--set", f"run.steps={STEPS}", "--set", "weights.store=jetstream", "--set", "weights.keep=2"]
     machines.start("dispatcher", "topology", "topology", "apply", "run.toml", *settings)
     machines.end("dispatcher")
-    machines.start("first", "generator", "generate", "--run", RUN, "--id", "first")
-    machines.until("first", "it is not there yet: the trainer puts it")
+    for id in ("first", "second"):
+        machines.start(id, "generator", "generate", "--run", RUN, "--id", id)
+    for id in ("first", "second"):
+        machines.until(id, "it is not there yet: the trainer puts it")
     machines.start("trainer", "trainer", "train", "run.toml", *settings)
+    for id in ("first", "second"):
+        machines.until(id, "weights 0 in use")  # One that comes late may find nothing left to play.
     machines.start("dispatcher", "dispatcher", "dispatch", "run.toml", *settings)
-    machines.start("second", "generator", "generate", "--run", RUN, "--id", "second")
     for machine in ("trainer", "dispatcher", "first", "second"):
         machines.end(machine)
     book = read_logbook(machines.trainer.path)
@@ -106,9 +109,10 @@ def test_generators_need_nothing_but_nats_and_a_name(machines: Machines) -> None
 
 
 def test_up_moves_weights_through_nats_also_when_the_trainer_is_killed(start: Start, tmp_path: Path) -> None:
-    up = start(tmp_path, generators=2, sets=["run.steps=8", "weights.store=jetstream", "weights.keep=2"])
-    up.until("step   3/8")
-    (trainer,) = up.running("train")
+    up = start(tmp_path, generators=2, sets=["run.steps=16", "weights.store=jetstream", "weights.keep=2"])
+    up.until("step   1/16")
+    (trainer,) = up.running("train")  # Looking for it takes a while, and meanwhile the run goes on.
+    up.until("step   3/16")
     trainer.kill()
     assert up.end()["restarts"]["trainer"] == 1
     book = read_logbook(up.folder)

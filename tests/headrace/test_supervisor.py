@@ -183,7 +183,7 @@ async def test_role_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Pat
         f"signal.signal(signal.SIGTERM, end)\n{WAITS}"
     )
     task = asyncio.create_task(
-        supervisor(tmp_path, stubborn, command("polite", polite_code), stop_grace_s=0.5).run(stop)
+        supervisor(tmp_path, stubborn, command("polite", polite_code), stop_grace_s=5.0).run(stop)
     )
     pid = int((await until_said(tmp_path, "stubborn", 2))[0])
     await until_said(tmp_path, "polite")

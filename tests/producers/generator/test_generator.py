@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bus import Bus, FileWeights, Ledger
@@ -102,6 +103,7 @@ class Mill:
         engine: PuppetEngine | None = None,
         steps: int = 99,
         settings: GeneratorSettings = SETTINGS,
+        play_timeout_s: float = 8.0,
         evaluation: EvaluationSettings | None = None,
         evaluated: Environment | None = None,
     ) -> AsyncIterator[asyncio.Task[None]]:
@@ -116,7 +118,7 @@ class Mill:
 
         def player(played: Environment) -> Player:
             environments = {"reverse": played}
-            return Player(gate, Letters(), environments, max_tokens=64, play_timeout_s=8.0, retries=0)  # type: ignore[arg-type]
+            return Player(gate, Letters(), environments, max_tokens=64, play_timeout_s=play_timeout_s, retries=0)  # type: ignore[arg-type]
 
         evaluator = None
         if evaluation is not None and evaluated is not None:
@@ -224,11 +226,13 @@ async def test_a_lease_is_renewed_for_as_long_as_the_play_lasts(mill: Mill) -> N
     await mill.announce(0)
     await mill.issue(0)
     slow = Turn(go_on=asyncio.Event())
-    async with mill.generator(slow):
+    # Long enough for a machine on which nobody has a turn for some seconds.
+    settings = msgspec.structs.replace(SETTINGS, lease_s=6.0)
+    async with mill.generator(slow, settings=settings, play_timeout_s=60.0):
         await slow.begun.wait()
-        async with mill.generator(Turn()):  # Only now: whoever is first takes the group.
+        async with mill.generator(Turn(), settings=settings):  # Only now: whoever is first takes the group.
             # More than one lease time passes, and the other generator asks for tasks all the while.
-            deadline = asyncio.get_running_loop().time() + 2.5 * SETTINGS.lease_s
+            deadline = asyncio.get_running_loop().time() + 1.5 * settings.lease_s
 
             async def leases_have_passed() -> bool:
                 return asyncio.get_running_loop().time() > deadline
