@@ -31,8 +31,15 @@ class RealServer:
     """Files in ``folder``: the keys, deploy's files beside them, the store. Only addresses and paths are changed."""
 
     def __init__(
-        self, folder: Path, runs: Sequence[str], *, config: str = "nats.conf", flags: Sequence[str | Path] = ()
+        self,
+        folder: Path,
+        runs: Sequence[str],
+        *,
+        config: str = "nats.conf",
+        flags: Sequence[str | Path] = (),
+        ports: Sequence[int] = (),
     ) -> None:
+        """``ports``: for clients and for HTTP; free ones where none are given."""
         self.folder = folder
         make_keys(folder, runs)
         for file in ("nats.conf", "tls.conf", "container.conf"):
@@ -44,9 +51,9 @@ class RealServer:
             ):
                 text = text.replace(there, here)
             (folder / file).write_text(text, encoding="utf-8")
-        self.port, self._http_port = free_ports(2)
-        ports = ("--port", str(self.port), "--http_port", str(self._http_port))
-        self._command = [find_binary(), "--config", folder / config, *ports, *flags]
+        self.port, self._http_port = ports or free_ports(2)
+        at = ("--port", str(self.port), "--http_port", str(self._http_port))
+        self._command = [find_binary(), "--config", folder / config, *at, *flags]
 
     def start(self) -> RealServer:
         """Start it, and return when it takes clients and JetStream is ready."""

@@ -41,15 +41,16 @@ ELECTION_S = 60.0
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RealServer]]:
     """Servers by name."""
     folder = tmp_path_factory.mktemp("cluster")
-    ports = dict(zip(("nats-1", "nats-2", "nats-3"), free_ports(3), strict=True))
+    found = free_ports(9)  # at once: a port that a server is to have, and has not yet, would be found again
+    ports = dict(zip(("nats-1", "nats-2", "nats-3"), found[:3], strict=True))
     routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports.values())
     servers: dict[str, RealServer] = {}
-    for name, port in ports.items():
+    for number, (name, port) in enumerate(ports.items()):
         if servers:
             shutil.copytree(folder / "nats-1", folder / name)  # the same keys
         cluster_flags = ["--cluster_name", "headrace", "--cluster", f"nats://127.0.0.1:{port}", "--routes", routes]
         flags = ["--name", name, *cluster_flags, "--no_advertise"]  # as compose.cluster.yaml has them
-        servers[name] = RealServer(folder / name, [RUN], flags=flags)
+        servers[name] = RealServer(folder / name, [RUN], flags=flags, ports=found[3 + 2 * number : 5 + 2 * number])
     for server in servers.values():
         server.launch()
     for server in servers.values():

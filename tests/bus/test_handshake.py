@@ -21,7 +21,7 @@ from tests.real_server import RealServer, free_ports
 from .conftest import until
 
 RUN = "mine"
-SOON_S = 5.0
+SOON_S = 30.0
 
 
 @pytest.fixture(scope="module")
