@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from tests.end_to_end.conftest import ROOT, Start, Up
 from tests.end_to_end.logbook import Logbook, check, read_logbook
 
 pytestmark = pytest.mark.timeout(300)
-STEPS, EVERY, TASKS, SAMPLES, SHARE = 6, 2, 60, 2, 0.2
+STEPS, EVERY, TASKS, SAMPLES, SHARE = 6, 2, 120, 2, 0.2
 SETS = [
     f"run.steps={STEPS}", f"evaluation.every_steps={EVERY}", f"evaluation.tasks={TASKS}", "evaluation.seed=7",
     f"evaluation.samples={SAMPLES}", f"evaluation.held_out={SHARE}", 'evaluation.environments=["reverse"]',
@@ -44,14 +43,15 @@ class Finished(msgspec.Struct):
     killed_at: float
 
 
-async def until_evaluated(up: Up, version: int, plays: int) -> None:
-    """Return when so many plays of ``version`` are published."""
+async def when_evaluated(up: Up, version: int, plays: int, act: Callable[[], Any]) -> None:
+    """Call ``act`` as soon as so many plays of ``version`` are published: the others go on meanwhile."""
     with serving(RunFolder(up.folder), "reader") as served:
         bus = await connect(served.address, run="whole", role="reader", id="watcher")
         seen = 0
         async for logged in bus.read(EVALUATIONS, follow=True):
             seen += isinstance(logged.event, Evaluated) and logged.event.version == version
             if seen == plays:
+                act()
                 break
         await bus.close()
 
@@ -69,13 +69,17 @@ async def all_evaluated(folder: RunFolder) -> list[Evaluated]:
 def finished(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     up = start(tmp_path_factory.mktemp("run"), sets=SETS)
     up.until("step   1/")
-    asyncio.run(until_evaluated(up, KILLED_AT, 10))
     [generator] = up.running("generate")
-    os.kill(generator.pid, signal.SIGKILL)
-    killed_at = time.time()
+    killed_at: list[float] = []
+
+    def kill() -> None:
+        generator.kill()
+        killed_at.append(time.time())
+
+    asyncio.run(when_evaluated(up, KILLED_AT, 10, kill))
     summary = up.end()
     evaluated = asyncio.run(all_evaluated(RunFolder(up.folder)))
-    return Finished(summary, read_logbook(up.folder), evaluated, killed_at)
+    return Finished(summary, read_logbook(up.folder), evaluated, killed_at[0])
 
 
 def test_the_run_is_whole_beside_its_evaluations(finished: Finished) -> None:
@@ -157,12 +161,11 @@ def states(up: Up) -> tuple[str, str]:
 
 
 def test_a_run_that_was_stopped_during_its_last_evaluation_goes_on_with_it(start: Start, tmp_path: Path) -> None:
-    sets = ["run.steps=1", "evaluation.every_steps=9", "evaluation.tasks=100", 'evaluation.environments=["reverse"]']
+    sets = ["run.steps=1", "evaluation.every_steps=9", "evaluation.tasks=200", 'evaluation.environments=["reverse"]']
     up = start(tmp_path, sets=sets)
     up.until("step   1/")
-    asyncio.run(until_evaluated(up, 1, 5))
     [generator] = up.running("generate")
-    generator.suspend()
+    asyncio.run(when_evaluated(up, 1, 5, generator.suspend))
     assert states(up) == ("evaluating", "evaluating")
     generator.resume()
     up.process.terminate()
@@ -170,7 +173,7 @@ def test_a_run_that_was_stopped_during_its_last_evaluation_goes_on_with_it(start
     assert states(up) == ("interrupted", "interrupted")
     assert "was stopped before version 1 was evaluated: the same command goes on with it" in up.progress.read_text()
     summary = start(tmp_path, sets=sets).end()
-    assert [(each["version"], each["tasks"]) for each in summary["evaluations"]] == [(0, 100), (1, 100)]
+    assert [(each["version"], each["tasks"]) for each in summary["evaluations"]] == [(0, 200), (1, 200)]
     assert states(up) == ("finished", "finished")
     again = start(tmp_path, sets=sets)
     assert again.process.wait(timeout=60) == 1
