@@ -21,7 +21,7 @@ from .folder import RunFolder
 
 URL, USER, PASSWORD = "HEADRACE_NATS_URL", "HEADRACE_NATS_USER", "HEADRACE_NATS_PASSWORD"
 NKEY, CA = "HEADRACE_NATS_NKEY", "HEADRACE_NATS_CA"
-TURN_S = 15.0
+TURN_S = 60.0
 """How long one waits for another reader of a run that has ended; most are done within a second."""
 
 

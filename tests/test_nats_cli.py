@@ -6,6 +6,7 @@ The run is ``demo``, recorded on a server as ``headrace up`` starts it, and aske
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -214,16 +215,21 @@ class Shell(NamedTuple):
         said, printed = self.place / "said", self.place / "printed"
         said.touch()
         process = self.start(f"exec > {printed} 2> {said}; {command}")
+        shell = psutil.Process(process.pid)
         deadline = time.monotonic() + DEADLINE_S
         while LIVE not in said.read_text():
             assert process.poll() is None, said.read_text()
-            psutil.wait_procs([psutil.Process(process.pid)], timeout=0.05)
+            psutil.wait_procs([shell], timeout=0.05)
         happens()
         while missing(expected, printed.read_text()) and time.monotonic() < deadline:
-            psutil.wait_procs([psutil.Process(process.pid)], timeout=0.05)
-        for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
-            if "tests.stand_in.nats_cli" in each.cmdline():
-                each.send_signal(signal.SIGTERM)
+            psutil.wait_procs([shell], timeout=0.05)
+        family = [shell]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family += shell.children(recursive=True)
+        for each in family:  # the first that ends may end the others
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "tests.stand_in.nats_cli" in each.cmdline():
+                    each.send_signal(signal.SIGTERM)
         process.communicate()
         return printed.read_text()
 

@@ -17,7 +17,7 @@ from environments.sandbox.walls import NOBODY
 from schemas import EnvironmentFault
 from tests.waiting import eventually
 
-LIMITS = Limits(cpu_s=1, wall_s=5.0, output_chars=1000)
+LIMITS = Limits(cpu_s=1, wall_s=30.0, output_chars=1000)
 
 
 @pytest.fixture(scope="module", params=["namespaces", "filter"])
@@ -179,7 +179,7 @@ async def test_namespaces_hold_where_the_filter_has_a_hole(
 def test_user_without_privileges_gets_the_same_walls() -> None:
     asked = {
         "program": "import os\nprint(os.getuid())\nos.listdir('/')",
-        "isolation": "auto", "cpu_s": 2, "wall_s": 10, "memory_bytes": 1 << 28,
+        "isolation": "auto", "cpu_s": 2, "wall_s": 30, "memory_bytes": 1 << 28,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         _sandbox_with(Path(folder), "_REFUSE", "_REFUSE")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -59,8 +60,8 @@ GENERATOR_WITH_VLLM = """
 """
 
 
-def kill_when_ready(script: Path, *arguments: str) -> list[psutil.Process]:
-    """Run a generator until it prints ``ready``, kill it, and return the children that it had then.
+def kill_when_ready(script: Path, *arguments: str) -> dict[psutil.Process, str]:
+    """Run a generator until it prints ``ready``, kill it, and return the children that it had then, and their names.
 
     Python's own resource tracker is one of them: it ends by itself, and then the shared memory is gone too.
     """
@@ -69,13 +70,13 @@ def kill_when_ready(script: Path, *arguments: str) -> list[psutil.Process]:
         assert generator.stdout is not None
         # A child's own output may come first.
         assert any(line == "ready\n" for line in generator.stdout)
-        return psutil.Process(generator.pid).children(recursive=True)
+        return {child: child.name() for child in psutil.Process(generator.pid).children(recursive=True)}
     finally:
         generator.kill()
         generator.communicate()
 
 
-def assert_gone(processes: list[psutil.Process]) -> None:
+def assert_gone(processes: Iterable[psutil.Process]) -> None:
     _, alive = psutil.wait_procs(processes, timeout=DEADLINE_S)
     for process in alive:
         process.kill()
@@ -137,5 +138,5 @@ def test_vllm_dies_with_a_killed_generator(script: Path, tmp_path: Path) -> None
     make_tiny_model(tmp_path / "model", seed=0)
     script.write_text(textwrap.dedent(GENERATOR_WITH_VLLM))
     children = kill_when_ready(script, str(tmp_path / "model"))
-    assert any(child.name().startswith("VLLM::") for child in children)
+    assert any(name.startswith("VLLM::") for name in children.values())
     assert_gone(children)
