@@ -29,7 +29,7 @@ from tests.waiting import eventually
 
 PLACES = 4
 BLOCK = 32
-LONG = 900
+LONG = 1900
 """Tokens of a request that is still running when a test wants it to be."""
 TOLERANCE = 1e-3
 """Of a log-probability: kernels add up in different orders."""
@@ -120,7 +120,7 @@ class Bench:
 )
 async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
     root = tmp_path_factory.mktemp("models")
-    settings = GeneratorSettings(concurrency=PLACES, max_model_len=1024, kv_cache_gib=0.25)
+    settings = GeneratorSettings(concurrency=PLACES, max_model_len=2048, kv_cache_gib=0.25)
     engine = request.param(root / "first", settings, PolicySettings(), "float32", 7)
     bench = Bench(engine, root)
     await engine.start()
@@ -224,7 +224,7 @@ async def test_max_tokens_end_the_sample_and_the_models_own_end_token_does_not(b
 async def test_spans_name_the_weights_of_each_token_over_two_swaps(bench: Bench) -> None:
     await bench.swap(0)
     first = bench.version
-    request = bench.request(bench.prompt(40), max_tokens=500)
+    request = bench.request(bench.prompt(40), max_tokens=1500)
     _, task = bench.submit(request)
     await bench.until(running=1)
     for which in (1, 0):
@@ -234,7 +234,7 @@ async def test_spans_name_the_weights_of_each_token_over_two_swaps(bench: Bench)
     sample = await task
     assert [span.version for span in sample.spans] == [first, first + 1, first + 2]
     assert [span.start for span in sample.spans] == [0, *[span.end for span in sample.spans[:-1]]]
-    assert sample.spans[-1].end == len(sample.tokens) == 500
+    assert sample.spans[-1].end == len(sample.tokens) == 1500
     fed = [len(request.tokens) + span.end - 1 for span in sample.spans]
     truth = expected(request.tokens, sample, list(zip([bench.models[i] for i in (0, 1, 0)], fed, strict=True)))
     torch.testing.assert_close(torch.tensor(sample.logprobs), truth, atol=TOLERANCE, rtol=0)
@@ -409,9 +409,9 @@ async def test_weights_of_another_model_are_refused_before_the_first_write(bench
     assert_sampled_by(bench.model, request, await bench.engine.sample(request))
 
 
-@pytest.mark.parametrize(("prompt", "max_tokens"), [(0, 1), (1, 0), (1000, 25)])
+@pytest.mark.parametrize(("prompt", "max_tokens"), [(0, 1), (1, 0), (2024, 25)])
 async def test_a_request_that_cannot_be_served_whole_is_refused(bench: Bench, prompt: int, max_tokens: int) -> None:
-    with pytest.raises(ValueError, match="max_model_len 1024"):
+    with pytest.raises(ValueError, match="max_model_len 2048"):
         await bench.engine.sample(bench.request(bench.prompt(prompt), max_tokens=max_tokens))
 
 

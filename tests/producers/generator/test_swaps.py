@@ -95,7 +95,7 @@ def say(rollout: RolloutSampler, tokens: list[int], max_tokens: int = 6) -> asyn
 
 async def all_places_taken(stage: Stage, gate: Gate) -> list[asyncio.Task[Sample]]:
     """Long rollouts in every place of the engine, each with a token."""
-    tasks = [say(gate.sampler(f"long-{i}"), stage.prompt(5), max_tokens=400) for i in range(PLACES)]
+    tasks = [say(gate.sampler(f"long-{i}"), stage.prompt(5), max_tokens=1000) for i in range(PLACES)]
 
     async def running() -> bool:
         return stage.engine.gauges()["running"] == PLACES
