@@ -59,6 +59,16 @@ def ask(place: Place, question: Question[T], *, role: BusRole = "reader", id: st
                 continue
 
 
+async def ask_meanwhile(place: Place, question: Question[T], *, id: str) -> T:
+    """As ``ask``, for a loop that has more to do. It rests while a server is started on the store of an ended run."""
+    while True:
+        with serving(place.folder, "reader", place.url) as served, _without_alarm(place):
+            try:
+                return await _ask(place, served, question, "reader", id, patient=False)
+            except _ServerEnded:
+                continue
+
+
 async def _ask(place: Place, served: Served, question: Question[T], role: BusRole, id: str, patient: bool) -> T:
     try:
         bus = await connect(

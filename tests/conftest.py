@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -19,6 +20,9 @@ from bus.settings import LogSettings, WeightsSettings
 
 ConnectAs = Callable[..., Coroutine[Any, Any, Bus]]
 _numbers = itertools.count(1)
+
+# Who starts tests in the background of a script has them ignore SIGINT, and so would all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Property tests take the time they need: a loaded machine is no failure. Here, because @given keeps the settings that
 # hold when a test is decorated, and this file is read before any of them.

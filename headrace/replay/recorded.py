@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from bus import Bus, Logged, open_run_files
 from consumers.trainer import LedgerView, read_steps
 from headrace.config import RunConfig
-from headrace.inquiry import Place, ask
+from headrace.inquiry import Place, ask, ask_meanwhile
 from schemas import LEDGER, ROLLOUTS, Rollout, RunError, Step
 
 PIECE_BYTES = 64 * 1024 * 1024
@@ -102,16 +102,16 @@ def end_of_rollouts(place: Place) -> int:
     return ask(place, question, id=ID)
 
 
-def recorded_rollouts(place: Place, last: int) -> Iterator[list[Logged]]:
+async def recorded_rollouts(place: Place, last: int) -> AsyncIterator[list[Logged]]:
     """All messages of ROLLOUTS up to sequence ``last``, in order, piece by piece."""
     position = 1
     while position <= last:
-        piece = _read_rollouts(place, position, last)
+        piece = await _read_rollouts(place, position, last)
         yield piece
         position = piece[-1].sequence + 1
 
 
-def _read_rollouts(place: Place, start: int, last: int) -> list[Logged]:
+async def _read_rollouts(place: Place, start: int, last: int) -> list[Logged]:
     async def question(bus: Bus, goes_on: bool) -> list[Logged]:
         piece, size = [], 0
         async for logged in bus.read(ROLLOUTS, start=start):
@@ -121,4 +121,4 @@ def _read_rollouts(place: Place, start: int, last: int) -> list[Logged]:
                 break
         return piece
 
-    return ask(place, question, id=ID)
+    return await ask_meanwhile(place, question, id=ID)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import msgspec
 
-from bus import Address, Bus, BusRole, BusThread, EmbeddedServer, Logged
+from bus import Address, Bus, BusRole, EmbeddedServer, Logged, connect
 from headrace import config as configuration
 from headrace.config import RunConfig
 from headrace.folder import RunFolder
@@ -30,7 +29,6 @@ HEARTBEAT_S = 10.0
 LOOK_EVERY_S = 0.3
 SILENT_S = 30.0
 """A trainer that has told nothing for so long has ended without saying so."""
-CALL_TIMEOUT_S = 60.0
 Say = Callable[[str], None]
 
 
@@ -146,25 +144,8 @@ def replay_rollouts(source: Place, recorded: RunConfig, into: RunFolder, *, spee
     into.make()
     with _hosted(into, source.url) as address:
         _begin(Place(into.name, into, source.url), config)
-        for line in _how_to_train(into, source.url, address("trainer")):
-            say(line)
-        own = address("generator")
-        thread = BusThread(own, run=into.name, role=role_of(own, "generator"), id=ID)
-        thread.start()
-        try:
-            publisher = thread.call(lambda bus: _publisher(bus, last, speed, say), CALL_TIMEOUT_S)
-
-            def do(act: Callable[[], Awaitable[None]]) -> None:
-                thread.call(lambda _: act(), None)
-
-            for piece in recorded_rollouts(source, last):
-                do(partial(publisher.publish, piece))
-            say(f"all {publisher.published} rollouts are published")
-            if source.url is None:
-                do(partial(publisher.weights, config.run.steps, "all rollouts are published"))
-                do(publisher.trainer_ended)
-        finally:
-            thread.stop()
+        lines = _how_to_train(into, source.url, address("trainer"))
+        publisher = asyncio.run(_publish(source, last, address("generator"), config, speed, lines, say))
     return Replayed(
         run=source.run,
         into=into.name,
@@ -176,8 +157,34 @@ def replay_rollouts(source: Place, recorded: RunConfig, into: RunFolder, *, spee
     )
 
 
-async def _publisher(bus: Bus, total: int, speed: float | None, say: Say) -> Publisher:
-    return Publisher(bus, total, Pace(speed, time.monotonic()), say)
+async def _publish(
+    source: Place,
+    last: int,
+    address: Address,
+    config: RunConfig,
+    speed: float | None,
+    lines: Iterable[str],
+    say: Say,
+) -> Publisher:
+    """Publish all, and wait for the trainer where the new run has a server of its own. Returns who has done it.
+
+    lines: to be said when it begins.
+    One loop for all that waits: it takes Ctrl-C as a cancellation, while an exception raised by a signal may get lost.
+    """
+    bus = await connect(address, run=config.run.name, role=role_of(address, "generator"), id=ID)
+    try:
+        for line in lines:
+            say(line)
+        publisher = Publisher(bus, last, Pace(speed, time.monotonic()), say)
+        async for piece in recorded_rollouts(source, last):
+            await publisher.publish(piece)
+        say(f"all {publisher.published} rollouts are published")
+        if source.url is None:
+            await publisher.weights(config.run.steps, "all rollouts are published")
+            await publisher.trainer_ended()
+        return publisher
+    finally:
+        await bus.close()
 
 
 def _configuration(source: Place, old: RunConfig, into: RunFolder) -> RunConfig:
