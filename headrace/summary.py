@@ -116,7 +116,7 @@ def summarize(view: RunView, *, rollouts_published: int) -> Summary:
 
 def trainer_idle_share(steps: Sequence[StepView]) -> float:
     """The wait of the first step after a start is the engines' start, and is left out."""
-    waited = sum(step.metrics["wait_s"] for step, _ in _timed(steps))
+    waited = sum(step.metrics["wait_s"] for step, _ in timed_steps(steps))
     return round(min(1.0, waited / max(_seconds(steps), 1e-9)), 4)
 
 
@@ -141,16 +141,19 @@ def tokens_per_s_generated(view: RunView) -> float:
 
 def tokens_per_s_trained(steps: Sequence[StepView]) -> float:
     """Trained tokens a second, without the first step after each start."""
-    return _total((step for step, _ in _timed(steps)), "trained_tokens") / max(_seconds(steps), 1e-9)
+    return _total((step for step, _ in timed_steps(steps)), "trained_tokens") / max(_seconds(steps), 1e-9)
 
 
-def _timed(steps: Sequence[StepView]) -> list[tuple[StepView, float]]:
-    """Each step with the seconds since the one before, for those that one process has trained after the other."""
+def timed_steps(steps: Sequence[StepView]) -> list[tuple[StepView, float]]:
+    """Each step that the same trainer took after another, with the seconds between the two.
+
+    The first step of a trainer is a start; before it there may be days in which no process ran.
+    """
     return [(step, step.at - before.at) for before, step in pairwise(steps) if not step.first]
 
 
 def _seconds(steps: Sequence[StepView]) -> float:
-    return sum(seconds for _, seconds in _timed(steps))
+    return sum(seconds for _, seconds in timed_steps(steps))
 
 
 def swap_line(swap: SwapView) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -201,7 +200,7 @@ async def _show(progress: Progress, view: RunView, changed: asyncio.Event, stop:
         if view.stopped:
             stop.set()
         changed.clear()
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(REDRAW_S):
                 await changed.wait()
 

@@ -131,10 +131,10 @@ class RunView:
 
     def gauge(self, role: str, name: str) -> float:
         """Sum of a gauge over the role's instances that live; where none does, that of the last one."""
-        instances = sorted(self.of_role(role), key=lambda each: each.last_seen)
         # The newest event is the clock: where nobody is heard, nobody has died of it.
-        living = [each for each in instances if each.state != "stopped" and self.silent_for(each, self.last_at) is None]
-        return sum(each.gauges.get(name, 0.0) for each in living or instances[-1:])
+        living = [each for each in self.alive if each.role == role and self.silent_for(each, self.last_at) is None]
+        last = sorted(self.of_role(role), key=lambda each: each.last_seen)[-1:]
+        return sum(each.gauges.get(name, 0.0) for each in living or last)
 
     @property
     def ended(self) -> bool:

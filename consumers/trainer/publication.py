@@ -16,6 +16,7 @@ from bus import Bus, BusThread, Delta, Ledger, Logged, Stored, WeightsStore, bur
 from schemas import ROLLOUTS, TASKS, TELEMETRY, WEIGHTS_MISSING, Closed, Event, Fenced, Metric, Weights, WeightsError
 
 from .fence import in_words
+from .logprob_gap import Dtype
 from .retention import Cut
 
 log = logging.getLogger("headrace.trainer")
@@ -50,7 +51,7 @@ class Publication:
         store: WeightsStore,
         *,
         run: str,
-        dtype: Literal["float32", "bfloat16"],
+        dtype: Dtype,
         whole_every: int = 1,
     ) -> None:
         """``whole_every``: divides the versions that are stored whole; of others what changed is, if that is less."""

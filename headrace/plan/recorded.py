@@ -8,8 +8,10 @@ from statistics import mean, median
 import msgspec
 import numpy as np
 
-from bus import Bus, Logged
+from bus import Bus
 from headrace.inquiry import newest
+from headrace.summary import timed_steps
+from headrace.view import RunView, StepView
 from schemas import LEDGER, ROLLOUTS, TELEMETRY, Closed, Lifecycle, Rollout, RunError, Step, Term
 
 from .rates import Floats, Rates, Rollouts
@@ -48,7 +50,10 @@ async def recorded(bus: Bus) -> Recorded:
     """Rates of the run on ``bus``. Raises RunError where it is too short, or has no rollouts."""
     ledger = [logged async for logged in bus.read(LEDGER, kinds=(Term, Step))]
     steps = [logged.event for logged in ledger if isinstance(logged.event, Step)]
-    timed = timed_steps(ledger)
+    view = RunView(bus.run)
+    for logged in ledger:
+        view.apply(logged)
+    timed = timed_steps(view.steps)
     if len(timed) < LEAST_STEPS - 1:
         raise RunError(
             f"run {bus.run!r} has committed {len(steps)} steps, and rates need {LEAST_STEPS} that one trainer took "
@@ -115,23 +120,7 @@ def _swaps(lifecycles: Sequence[Lifecycle]) -> tuple[list[float], list[float]]:
     return pauses, fetches
 
 
-def timed_steps(ledger: Sequence[Logged]) -> list[tuple[Step, float]]:
-    """Each step that the same trainer took after another, with the seconds between the two.
-
-    The first step of a trainer is a start; before it there may be days in which no process ran.
-    """
-    timed, before = [], None
-    for logged in ledger:
-        if isinstance(logged.event, Step):
-            if before is not None:
-                timed.append((logged.event, logged.time - before))
-            before = logged.time
-        else:
-            before = None
-    return timed
-
-
-def _training(timed: Sequence[tuple[Step, float]]) -> tuple[float, float, float, float]:
+def _training(timed: Sequence[tuple[StepView, float]]) -> tuple[float, float, float, float]:
     """Seconds of a step, of a token, of a commit, and from step to step.
 
     A run of a Headrace that committed on the trainer's own time has that in its steps.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torchtitan.tools.utils as titan_utils
+
+from consumers.trainer.logprob_gap import Dtype
 
 # torchtitan's modules copy these names when they are imported; without an accelerator they would say "cuda".
 if not torch.cuda.is_available():
@@ -13,5 +13,5 @@ if not torch.cuda.is_available():
     titan_utils.device_module = torch.cpu
 
 ON_CPU: bool = titan_utils.device_type == "cpu"
-COMPUTES_IN: Literal["float32", "bfloat16"] = "float32" if ON_CPU else "bfloat16"
+COMPUTES_IN: Dtype = "float32" if ON_CPU else "bfloat16"
 """Type of the arithmetic; parameters and sums over ranks are float32 on both (bfloat16 not run on a GPU yet)."""

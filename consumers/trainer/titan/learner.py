@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from consumers.trainer.checkpoint_folder import CheckpointDamaged
+from consumers.trainer.logprob_gap import Dtype
 from consumers.trainer.losses import Tokens, load_loss
 from consumers.trainer.losses.logprobs import Gap, logprob_gap
 from consumers.trainer.losses.objective import LossSums, divisor, objective
@@ -59,7 +60,7 @@ class Learner:
         settings: TrainerSettings,
         *,
         temperature: float,
-        dtype: Literal["float32", "bfloat16"],
+        dtype: Dtype,
         seed: int,
         steps: int,
         checkpoints: Path,

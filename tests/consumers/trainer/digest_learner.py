@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from consumers.trainer import CheckpointDamaged
 from consumers.trainer.checkpoint_folder import CheckpointFolder
+from consumers.trainer.logprob_gap import Dtype
 from consumers.trainer.micro_batch import MicroBatch
 
 FILE = "parameters"
@@ -20,7 +20,7 @@ class DigestLearner:
     """Its parameters are the sha256 of what they were and of the arrays it was given."""
 
     world_size = 1
-    computes_in: Literal["float32", "bfloat16"] = "float32"
+    computes_in: Dtype = "float32"
 
     def __init__(self, checkpoints: Path, *, keep: int = 2, start: bytes = START) -> None:
         """``start``: what the model directory holds."""

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.trainer.checkpoint_folder import CheckpointDamaged
+from consumers.trainer.logprob_gap import Dtype
 from consumers.trainer.micro_batch import MicroBatch
 from consumers.trainer.ranks import RankedLearner, RankLost, decoded, encoded, follow, share
 
@@ -62,7 +62,7 @@ class Notes:
     """A learner that notes what it is asked to do."""
 
     world_size = 1
-    computes_in: Literal["float32", "bfloat16"] = "bfloat16"
+    computes_in: Dtype = "bfloat16"
 
     def __init__(self) -> None:
         self.notes: list[object] = ["build"]

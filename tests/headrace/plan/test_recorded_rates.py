@@ -10,7 +10,9 @@ import pytest
 from bus import Bus, Logged
 from headrace.inquiry import Place, ask
 from headrace.plan import Recorded, recorded
-from headrace.plan.recorded import Played, in_flight, line, pace, timed_steps
+from headrace.plan.recorded import Played, in_flight, line, pace
+from headrace.summary import timed_steps
+from headrace.view import RunView
 from schemas import Event, RunError, Timings
 from tests import examples
 from tests.headrace.recorded import add, prepare
@@ -75,7 +77,10 @@ def test_time_in_which_no_trainer_ran_is_none_of_a_step() -> None:
     day = 86400.0
     ledger = [(term, 0.0), (steps[0], 5.0), (steps[1], 6.0), (term, day), (term, 2 * day), (steps[2], 2 * day + 9),
               (steps[3], 2 * day + 11), (steps[4], 2 * day + 14)]  # fmt: skip
-    timed = timed_steps([logged(*each) for each in ledger])
+    view = RunView("demo")
+    for each in ledger:
+        view.apply(logged(*each))
+    timed = timed_steps(view.steps)
     assert [(step.number, seconds) for step, seconds in timed] == [(2, 1.0), (4, 2.0), (5, 3.0)]
 
 
